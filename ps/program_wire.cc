@@ -46,6 +46,15 @@ Status CheckPayload(std::uint64_t payload, std::uint64_t expected) {
 
 }  // namespace
 
+Status CheckFlushCount(ClosureId closure, std::uint64_t count, std::uint64_t most) {
+  if (count <= most) return Ok();
+  return Unimplemented(
+      "closure {} sends what it writes for the {}th time; {} times are possible{}: write more "
+      "together, or schedule several closures",
+      closure, count, most,
+      most == kMostFlushes ? " where replicas write, or in a synchronous step" : "");
+}
+
 Result<std::vector<ReadEntry>> ParseReads(std::span<const std::byte> meta, std::uint64_t payload,
                                           bool local) {
   MUSTER_TRY_ASSIGN(std::vector<ReadEntry> entries, Table<ReadEntry>(meta));

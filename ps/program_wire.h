@@ -79,6 +79,23 @@ constexpr std::uint64_t FlushOf(const ProgramIds& ids) {
   return StepOf(ids) == 0 ? ids.flush : ids.flush & ((std::uint64_t{1} << kStepShift) - 1);
 }
 
+// The flushes of a closure. Of several parts that write for it at the same time (replicas, from 1;
+// 0: the closure itself) each counts its own, from 1, below the part's number.
+inline constexpr int kPartShift = 24;
+inline constexpr std::uint64_t kMostFlushes = (std::uint64_t{1} << kPartShift) - 1;
+// The same for a closure that has no parts, in no synchronous step.
+inline constexpr std::uint64_t kMostFlushesAlone = (std::uint64_t{1} << kStepShift) - 1;
+constexpr std::uint64_t FlushNumber(std::uint64_t part, std::uint64_t count) {
+  return part << kPartShift | count;
+}
+// kUnimplemented: the `count`-th flush of a part is more than `most`.
+Status CheckFlushCount(ClosureId closure, std::uint64_t count, std::uint64_t most);
+// Where a flush stands among those of its closure in a synchronous step: by its count, then by its
+// part. Parts that begin when others have ended count on from those (WriteSet).
+constexpr std::uint64_t OrderOfFlush(std::uint64_t flush) {
+  return (flush & kMostFlushes) << (kStepShift - kPartShift) | flush >> kPartShift;
+}
+
 inline ProgramIds ProgramIdsOf(const net::FrameHeader& header) {
   return std::bit_cast<ProgramIds>(header.ids);
 }

@@ -22,7 +22,7 @@ Status StagedWrites::Add(const FlushId& id, std::span<const ShardWrite> writes) 
       set[i].values.assign(writes[i].values.begin(), writes[i].values.end());
       set[i].write = writes[i];
     }
-    sets_[{id.closure.value(), id.flush}] = std::move(set);
+    sets_[{id.closure.value(), OrderOfFlush(id.flush)}] = std::move(set);
   } catch (const std::bad_alloc&) {
     return ResourceExhausted("no memory for {} bytes that closure {} writes in a synchronous step",
                              bytes, id.closure);

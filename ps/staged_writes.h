@@ -28,9 +28,9 @@ class StagedWrites {
   // Copies them. Of each flush once.
   //   kResourceExhausted: no memory; nothing was taken.
   Status Add(const FlushId& id, std::span<const ShardWrite> writes);
-  // In the order of closures: operations as they are, then one gradient of the whole shard and one
-  // of rows, each the sum of those that there are, with the learning rate of the last. Spans live
-  // until Clear().
+  // In the order of closures, and of each one's flushes (OrderOfFlush): operations as they are,
+  // then one gradient of the whole shard and one of rows, each the sum of those that there are,
+  // with the learning rate of the last. Spans live until Clear().
   std::vector<ShardWrite> Merge(DType dtype, std::size_t row_bytes);
   void Clear();
 
@@ -51,7 +51,7 @@ class StagedWrites {
 
   void AddRows(const Write& from, DType dtype, std::size_t row_bytes);
 
-  // By closure and flush.
+  // By closure and OrderOfFlush().
   std::map<std::pair<std::uint64_t, std::uint64_t>, std::vector<Write>> sets_;
   Rows rows_;
   std::uint64_t bytes_ = 0;

@@ -10,20 +10,15 @@
 #include "common/base/mutex.h"
 #include "common/partition/div_layout.h"
 #include "muster/v1/variables.pb.h"
+#include "ps/client/encode.h"
 #include "ps/client/optimized_variables.h"
 #include "ps/client/program_servers.h"
+#include "ps/client/shard_maker.h"
 #include "ps/client/writers.h"
 #include "ps/wire.h"
 
 namespace muster::ps {
 namespace {
-
-template <class Message>
-std::vector<std::byte> Encode(const Message& message) {
-  std::vector<std::byte> bytes(message.ByteSizeLong());
-  (void)message.SerializeToArray(bytes.data(), static_cast<int>(bytes.size()));
-  return bytes;
-}
 
 std::span<const std::byte> RowsOf(std::span<const std::byte> whole, const VariableInfo& variable,
                                   const ShardRef& shard) {
@@ -52,7 +47,9 @@ bool IsLentWhole(const ReadRequest& request) {
 class ProgramClientImpl final : public ProgramClient {
  public:
   ProgramClientImpl(std::vector<Server> servers, const Options& options)
-      : options_(options), servers_(std::move(servers), options) {}
+      : options_(options),
+        servers_(std::move(servers), options),
+        maker_(servers_, options.timeout) {}
   ~ProgramClientImpl() override;
 
   Status Connect() { return servers_.Open(After(0)); }
@@ -63,6 +60,7 @@ class ProgramClientImpl final : public ProgramClient {
                                 std::uint64_t seed) override;
   Result<VariableHandle> Find(const std::string& name) override;
   Status Delete(const VariableHandle& variable) override;
+  Status DeleteUnmade() override { return maker_.DeleteUnmade("", Ids()); }
   Status Attach(std::span<const VariableHandle> variables, const v1::OptimizerSpec& spec,
                 std::optional<std::uint64_t> updates) override;
   Status Read(std::span<const ReadRequest> requests, WriteSet* own) override;
@@ -99,9 +97,8 @@ class ProgramClientImpl final : public ProgramClient {
   std::vector<Share> Shares() const;
   Result<VariableHandle> Make(const VariableSpec& spec, v1::CreateShard create,
                               std::span<const std::byte> value);
-  Status DeleteShards(const VariableInfo& variable, std::size_t shards);
   // Asks the servers for their shards, by their indexes there.
-  Status AskOwners(const VariableInfo& variable, std::size_t shards, ProgramVerb verb,
+  Status AskOwners(const VariableInfo& variable, ProgramVerb verb,
                    absl::FunctionRef<std::vector<std::byte>(std::span<const std::uint32_t>)> meta);
   Status AddRead(const ReadRequest& request, std::vector<Share>& shares, Scratch& scratch,
                  std::vector<Unsort>& unsorts) const;
@@ -117,6 +114,7 @@ class ProgramClientImpl final : public ProgramClient {
 
   const Options options_;
   ProgramServers servers_;
+  ShardMaker maker_;
   std::atomic<std::uint64_t> next_id_{1};
   std::atomic<ClosureId> settled_{};
   OptimizedVariables optimized_;
@@ -161,7 +159,7 @@ Result<VariableHandle> ProgramClientImpl::Create(const VariableSpec& spec,
   return Make(spec, std::move(create), {});
 }
 
-// Lays the variable out and makes its shards one after another; the first error undoes them.
+// Lays the variable out and makes its shards.
 Result<VariableHandle> ProgramClientImpl::Make(const VariableSpec& spec, v1::CreateShard create,
                                                std::span<const std::byte> value) {
   if (spec.name.empty()) return InvalidArgument("a variable has no name");
@@ -191,29 +189,12 @@ Result<VariableHandle> ProgramClientImpl::Make(const VariableSpec& spec, v1::Cre
     info.shards.push_back(
         {.server = spec.servers[i], .row_offset = layout.Offset(part), .rows = layout.Rows(part)});
   }
+  MUSTER_TRY(maker_.DeleteUnmade(spec.name, Ids()));
   if (const auto found = Find(spec.name); found.status().code() != StatusCode::kNotFound) {
     MUSTER_TRY(found.status());
     return AlreadyExists("variable {}: another one has the name", spec.name);
   }
-  for (std::size_t i = 0; i < info.shards.size(); ++i) {
-    ShardRef& shard = info.shards[i];
-    create.set_part(static_cast<std::uint32_t>(i));
-    const auto own = create.value() ? RowsOf(value, info, shard) : std::span<const std::byte>();
-    MUSTER_TRY_ASSIGN(const std::size_t server,
-                      servers_.Find(static_cast<std::uint32_t>(shard.server)));
-    const Status made = servers_.Ask(
-        server, ProgramVerb::kCreate, Ids(), Encode(create), own, After(own.size()),
-        [&](std::span<const std::byte> answer) -> Status {
-          if (answer.size() != sizeof(shard.wire)) {
-            return DataLoss("variable {}: {} bytes of answer", spec.name, answer.size());
-          }
-          std::memcpy(&shard.wire, answer.data(), sizeof(shard.wire));
-          return Ok();
-        });
-    if (made.ok()) continue;
-    (void)DeleteShards(info, i);
-    return made;
-  }
+  MUSTER_TRY(maker_.Make(std::move(create), value, info, Ids()));
   return std::make_shared<const VariableInfo>(std::move(info));
 }
 
@@ -257,13 +238,12 @@ Result<VariableHandle> ProgramClientImpl::Find(const std::string& name) {
 }
 
 Status ProgramClientImpl::AskOwners(
-    const VariableInfo& variable, std::size_t shards, ProgramVerb verb,
+    const VariableInfo& variable, ProgramVerb verb,
     absl::FunctionRef<std::vector<std::byte>(std::span<const std::uint32_t>)> meta) {
   Status first;
   for (std::size_t server = 0; server < servers_.size(); ++server) {
     std::vector<std::uint32_t> own;
-    for (std::size_t i = 0; i < shards; ++i) {
-      const ShardRef& shard = variable.shards[i];
+    for (const ShardRef& shard : variable.shards) {
       if (shard.server == servers_.target(server).index) own.push_back(shard.wire);
     }
     if (own.empty()) continue;
@@ -274,31 +254,28 @@ Status ProgramClientImpl::AskOwners(
   return first;
 }
 
-Status ProgramClientImpl::DeleteShards(const VariableInfo& variable, std::size_t shards) {
-  return AskOwners(variable, shards, ProgramVerb::kDelete, [](std::span<const std::uint32_t> own) {
-    v1::ShardList list;
-    list.mutable_shards()->Assign(own.begin(), own.end());
-    return Encode(list);
-  });
-}
-
 Status ProgramClientImpl::Delete(const VariableHandle& variable) {
   optimized_.Remove(variable->id);
-  return Annotate(DeleteShards(*variable, variable->shards.size()), "variable " + variable->name);
+  const Status deleted =
+      AskOwners(*variable, ProgramVerb::kDelete, [](std::span<const std::uint32_t> own) {
+        v1::ShardList list;
+        list.mutable_shards()->Assign(own.begin(), own.end());
+        return Encode(list);
+      });
+  return Annotate(deleted, "variable " + variable->name);
 }
 
 Status ProgramClientImpl::Attach(std::span<const VariableHandle> variables,
                                  const v1::OptimizerSpec& spec,
                                  std::optional<std::uint64_t> updates) {
   for (const VariableHandle& variable : variables) {
-    MUSTER_TRY(AskOwners(*variable, variable->shards.size(), ProgramVerb::kAttach,
-                         [&](std::span<const std::uint32_t> own) {
-                           v1::AttachOptimizer attach;
-                           *attach.mutable_optimizer() = spec;
-                           attach.mutable_shards()->Assign(own.begin(), own.end());
-                           if (updates) attach.set_updates(*updates);
-                           return Encode(attach);
-                         }));
+    MUSTER_TRY(AskOwners(*variable, ProgramVerb::kAttach, [&](std::span<const std::uint32_t> own) {
+      v1::AttachOptimizer attach;
+      *attach.mutable_optimizer() = spec;
+      attach.mutable_shards()->Assign(own.begin(), own.end());
+      if (updates) attach.set_updates(*updates);
+      return Encode(attach);
+    }));
     optimized_.Add(variable->id);
   }
   return Ok();
@@ -518,12 +495,13 @@ Status ProgramClientImpl::FlushFirst(WriteSet& set) {
     set.attempt_ = writer.id;
     set.flush_ = writer.next;
   }
+  MUSTER_TRY_ASSIGN(const std::uint64_t next, set.NextFlush(flushes.size()));
   ProgramIds ids = Ids();
   ids.closure = set.closure_;
   ids.attempt = set.attempt_;
   set.sent_ = first;
   for (std::size_t i = 0; i < flushes.size(); ++i) {
-    ids.flush = set.step_ << kStepShift | (set.flush_ + i);
+    ids.flush = set.step_ << kStepShift | (next + i);
     MUSTER_TRY(servers_.WriteAll(flushes[i], ids, After(bytes)));
   }
   set.writes_.erase(set.writes_.begin(), set.writes_.begin() + static_cast<std::ptrdiff_t>(first));

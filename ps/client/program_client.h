@@ -73,7 +73,8 @@ class ProgramClient {
   virtual ~ProgramClient() = default;
 
   // Makes a variable with its value, or as the initializer says. Nothing of it stays after an
-  // error.
+  // error, but on a server that did not answer, until DeleteUnmade(), or another Create() of the
+  // name, has an answer.
   //   kInvalidArgument: shape, dtype, servers or value are impossible.  kAlreadyExists: the name.
   //   kResourceExhausted: a server has no memory for it.
   virtual Result<VariableHandle> Create(const VariableSpec& spec,
@@ -84,6 +85,9 @@ class ProgramClient {
   virtual Result<VariableHandle> Find(const std::string& name) = 0;
   // Frees it; its handle is of no use any more.
   virtual Status Delete(const VariableHandle& variable) = 0;
+  // Frees what servers may have of variables that could not be made.
+  //   kUnavailable, kDeadlineExceeded: one of them does not answer, still.
+  virtual Status DeleteUnmade() = 0;
   // Gives variables an optimizer; the learning rate comes with each gradient. `updates`: how many
   // it has had, for values that are restored.
   //   kFailedPrecondition: one has another optimizer.  kUnimplemented: this one is not for

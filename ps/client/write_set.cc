@@ -144,6 +144,22 @@ void WriteSet::Take(WriteSet& other) {
   std::ranges::move(other.writes_, std::back_inserter(writes_));
   other.writes_.clear();
   other.sent_ = 0;
+  // What is still to go again keeps its number; the other one cannot have sent anything since.
+  if (step_ > 0 && sent_ == 0) flush_ = std::max(flush_, other.flush_);
+}
+
+// Servers apply the flushes of a step in the order of their counts (OrderOfFlush). What the closure
+// has written before this part began has been sent by now, by whichever part was first, so its
+// count is the same in each execution.
+Result<std::uint64_t> WriteSet::NextFlush(std::size_t flushes) {
+  if (closure_ == ClosureId()) return flush_;
+  if (step_ > 0 && under_ != nullptr && sent_ == 0) flush_ = std::max(flush_, under_->flush_);
+  const bool alone = step_ == 0 && under_ == nullptr && !has_parts_;
+  std::uint64_t last = flush_ + flushes - 1;
+  // The closure may have counted beyond before it had parts.
+  if (under_ != nullptr) last = std::max(last, under_->flush_ - 1);
+  MUSTER_TRY(CheckFlushCount(closure_, last, alone ? kMostFlushesAlone : kMostFlushes));
+  return FlushNumber(part_, flush_);
 }
 
 bool WriteSet::TouchesHere(const VariableInfo& variable) const {

@@ -32,13 +32,17 @@ class WriteSet {
   // One of several threads' that write for a closure at the same time. Its flushes have numbers of
   // their own, so that each stands for the same writes when the closure runs again, whoever is
   // first then. It lies over the closure's set: reads see both, and a flush sends that one before.
+  // In a synchronous step what it sends counts behind what the closure has written before, and
+  // before what the closure writes when it has taken over (Take()).
   // `part`: 1 to kMostParts. Lifetime: `closure` stays where it is as long as this one is used.
   WriteSet(WriteSet& closure, std::uint64_t part)
       : closure_(closure.closure_),
         attempt_(closure.attempt_),
         step_(closure.step_),
-        flush_(part << kPartShift | 1),
-        under_(&closure) {}
+        part_(part),
+        under_(&closure) {
+    closure.has_parts_ = true;
+  }
   static constexpr std::uint64_t kMostParts = 255;
   // For no closure: applied once however often it is sent, in the order of Flush().
   WriteSet() = default;
@@ -56,7 +60,8 @@ class WriteSet {
   Status GradientRows(const VariableHandle& variable, std::span<const std::int64_t> ids,
                       const Operands& gradients, double learning_rate);
 
-  // What waits in the other set comes behind what waits here.
+  // What waits in the other set comes behind what waits here, and what is sent from now on behind
+  // what that has sent.
   void Take(WriteSet& other);
 
   bool empty() const { return writes_.empty(); }
@@ -88,16 +93,20 @@ class WriteSet {
     double learning_rate = 0;
   };
 
-  // Above the number of a flush, which stays below the step's (kStepShift).
-  static constexpr int kPartShift = 24;
-
   Status Add(Write write);
+  // The number of the next of so many flushes.
+  //   kUnimplemented: there are no more.
+  Result<std::uint64_t> NextFlush(std::size_t flushes);
   bool TouchesHere(const VariableInfo& variable) const;
 
   ClosureId closure_;
   // Without a closure: the writer's number, 0 while none is taken.
   Attempt attempt_;
   std::uint64_t step_ = 0;
+  std::uint64_t part_ = 0;
+  // Another set has been laid over this one.
+  bool has_parts_ = false;
+  // The count of the next flush.
   std::uint64_t flush_ = 1;
   // Not 0: so many writes, the first ones, went out under that number, and it is not known which
   // shards have them.

@@ -45,9 +45,18 @@ IndexedSlices embedding_gradient(const Variable& table) {
 
 namespace {
 
+void RequireIntegers(const std::string& name, const torch::Tensor& ids) {
+  if (ids.defined() && (ids.scalar_type() == torch::kLong || ids.scalar_type() == torch::kInt)) {
+    return;
+  }
+  raise(InvalidArgument("variable {}: rows are named by int32 or int64, not by {}", name,
+                        ids.defined() ? torch::toString(ids.scalar_type()) : "no tensor"));
+}
+
 // The bag of each id.
 torch::Tensor BagsOf(const std::string& name, const torch::Tensor& ids,
                      const torch::Tensor& offsets, const torch::Tensor& weights) {
+  RequireIntegers(name, ids);
   if (ids.dim() != 1 || offsets.dim() != 1) {
     raise(
         InvalidArgument("lookup in variable {}: ids have shape {}, offsets {}; both must be lists",
@@ -144,10 +153,7 @@ internal::RemoteComponent& internal::remote_component(const Variable& variable) 
 void internal::require_rows(const std::string& name, const std::vector<std::int64_t>& sizes,
                             const torch::Tensor& ids) {
   if (sizes.empty()) raise(InvalidArgument("variable {} is a scalar: it has no rows", name));
-  if (!ids.defined() || (ids.scalar_type() != torch::kLong && ids.scalar_type() != torch::kInt)) {
-    raise(InvalidArgument("variable {}: rows are named by int32 or int64, not by {}", name,
-                          ids.defined() ? torch::toString(ids.scalar_type()) : "no tensor"));
-  }
+  RequireIntegers(name, ids);
   if (ids.numel() == 0) return;
   const auto least = ids.min().item<std::int64_t>();
   const auto most = ids.max().item<std::int64_t>();

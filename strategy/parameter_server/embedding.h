@@ -22,7 +22,7 @@ namespace muster {
 //   INVALID_ARGUMENT: not on parameter servers, a scalar, or an id that is no row.
 torch::Tensor embedding_lookup(const Variable& table, const torch::Tensor& ids);
 
-// What backward() has found for the rows that were looked up since the last call, here: in this
+// What backward() has found since the last call for the rows that were looked up here: in this
 // replica of this closure; outside run() in the closure, what its replicas have not asked for
 // included; in the driver, on this thread. Each row once, ascending; without values where nothing
 // was.

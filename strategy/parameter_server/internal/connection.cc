@@ -307,6 +307,7 @@ void PsConnection::Delete(const ps::VariableHandle& variable) {
     for (const auto& shard : variable->shards) places.push_back(PlaceOf(shard.server));
     const MutexLock lock(mutex_);
     placer_.Remove(places, ShardBytes(variable->dtype, variable->shape, shards));
+    found_.erase(variable->name);
   }
   // First: who makes another one of its name meanwhile must know of it.
   dropped_.Add(variable);
@@ -332,6 +333,12 @@ bool PsConnection::IsAwayNow(const ps::VariableInfo& variable) {
                              });
 }
 
+bool PsConnection::IsAnyAwayNow() {
+  const TimePoint now = std::chrono::steady_clock::now();
+  const MutexLock lock(mutex_);
+  return std::ranges::any_of(away_, [&](const auto& one) { return now < one.second; });
+}
+
 void PsConnection::NoteAway(const Status& from_server) {
   const MutexLock lock(mutex_);
   away_[ServerIn(Message(from_server))] = std::chrono::steady_clock::now() + kAwayFor;
@@ -343,6 +350,8 @@ void PsConnection::DeleteDropped(const std::string& name) {
         return name.empty() ? !IsAwayNow(variable) : variable.name == name;
       },
       [&](const ps::VariableHandle& variable) { return DeleteNow(variable); });
+  if (!name.empty() || IsAnyAwayNow()) return;
+  if (const Status deleted = client().DeleteUnmade(); !deleted.ok()) NoteAway(deleted);
 }
 
 void PsConnection::Raise(const Status& status, ClosurePhase phase) {

@@ -98,10 +98,12 @@ class PsConnection : public std::enable_shared_from_this<PsConnection> {
                                                std::int64_t shards);
   std::uint32_t PlaceOf(std::uint32_t index) const;
   bool IsAwayNow(const ps::VariableInfo& variable);
+  bool IsAnyAwayNow();
   void NoteAway(const Status& from_server);
   // False: a server did not answer.
   bool DeleteNow(const ps::VariableHandle& variable);
-  // Deletes what is left of that: all whose servers are not away, or what has this name.
+  // Deletes what is left of that: all whose servers are not away, or what has this name. With all,
+  // also what servers may have of variables that could not be made.
   void DeleteDropped(const std::string& name = "");
   void TellExecutors();
   void WatchSettled();

@@ -39,10 +39,11 @@ class Lookups {
     all_.push_back({who, {ids, leaf}});
   }
   // Those of one, since its last call; who is no replica also gets what replicas have left, in
-  // their order.
+  // their order. What backward() may still come to, by another loss than the one before, stays.
   std::vector<Lookup> Take(const Who& who) {
     const auto taken = std::ranges::stable_partition(all_, [&](const Entry& one) {
-      return one.who != who && (who.replica > 0 || one.who.replica == 0);
+      if (one.who != who && (who.replica > 0 || one.who.replica == 0)) return true;
+      return one.lookup.second.use_count() > 1 && !one.lookup.second.grad().defined();
     });
     std::ranges::stable_sort(taken, {}, [](const Entry& one) { return one.who.replica; });
     std::vector<Lookup> lookups;

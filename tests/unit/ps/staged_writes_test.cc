@@ -113,6 +113,40 @@ TEST_CASE("a write of a later step ends the step before, and writes of no step a
   CHECK(f.Read()[0] == -1);
 }
 
+TEST_CASE("flushes of a closure in a step count in the order of their counts, then of parts",
+          "[ps][unit]") {
+  StepFixture f;
+  const std::vector<float> ten(kRows * kRow, 10);
+  const std::vector<float> two(kRows * kRow, 2);
+  const auto write = [&](std::uint64_t part, std::uint64_t count, ElementOp op,
+                         const std::vector<float>& values) {
+    REQUIRE(f.Write(1, 1,
+                    {.shard = f.w, .op = static_cast<std::uint8_t>(op), .values = RawOf(values)}, 1,
+                    FlushNumber(part, count))
+                .ok());
+  };
+  write(0, 3, ElementOp::kMul, two);
+  write(2, 2, ElementOp::kMul, ten);
+  write(0, 1, ElementOp::kAssign, two);
+  write(1, 2, ElementOp::kAdd, ten);
+  f.space.BeginStep(2);
+  CHECK(f.Read()[0] == (2 + 10) * 10 * 2);
+}
+
+TEST_CASE("a closure that sends what it writes too often is told how often it may", "[ps][unit]") {
+  CHECK(CheckFlushCount(ClosureId(7), kMostFlushes, kMostFlushes).ok());
+  const Status refused = CheckFlushCount(ClosureId(7), kMostFlushes + 1, kMostFlushes);
+  CHECK(refused.code() == StatusCode::kUnimplemented);
+  CHECK(Message(refused) ==
+        "closure 7 sends what it writes for the 16777216th time; 16777215 times are possible where "
+        "replicas write, or in a synchronous step: write more together, or schedule several "
+        "closures");
+  // No part's flush is taken for another one's, nor for one of a step.
+  CHECK(FlushNumber(0, kMostFlushes) < FlushNumber(1, 1));
+  CHECK(FlushNumber(255, kMostFlushes) <= kMostFlushesAlone);
+  CHECK(CheckFlushCount(ClosureId(7), kMostFlushes + 1, kMostFlushesAlone).ok());
+}
+
 TEST_CASE("a step has the bits of its write sets in the order of closures, however they come",
           "[ps][sim]") {
   muster::testing::EachSeed(1'000, [](std::uint64_t seed) {

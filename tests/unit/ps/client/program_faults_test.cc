@@ -12,6 +12,7 @@
 #include "muster/v1/variables.pb.h"
 #include "ps/wire.h"
 #include "tests/support/catch.h"
+#include "tests/unit/ps/client/lossy_relay.h"
 #include "tests/unit/ps/client/program_cluster.h"
 #include "tests/unit/ps/client/server_process.h"
 
@@ -21,6 +22,7 @@ namespace {
 using testing::Gather;
 using testing::kProgram;
 using testing::kToken;
+using testing::LossyRelay;
 using testing::ProgramCluster;
 using testing::Raw;
 using testing::ReadAll;
@@ -206,6 +208,51 @@ TEST_CASE("a killed parameter server is named to all who use it, at once", "[ps_
   for (std::thread& thread : threads) thread.join();
   CHECK(lost == 3);
   CHECK(std::chrono::steady_clock::now() - start < Millis(10'000));
+}
+
+TEST_CASE("a variable that a server has made without being heard is not in the way of the next try",
+          "[ps_client][unit]") {
+  ProgramCluster cluster(2);
+  LossyRelay relay(cluster.address(1).data().tcp_address());
+  std::vector<ProgramClient::Server> servers = cluster.Servers();
+  servers[1].target.tcp_address = relay.address();
+  const auto driver = ProgramClient::Open(servers, cluster.Options(LinkMode::kTcp)).value();
+  const auto held = [&](std::size_t server) { return cluster.server(server).programs()[0].bytes; };
+  const std::vector<float> first = {1, 2, 3, 4};
+  // The second time on a new connection.
+  relay.LoseAnswersTo(ProgramVerb::kCreate, 2);
+  const Status unheard =
+      driver->Create({.name = "w", .shape = {4}, .servers = {0, 1}}, Raw(first)).status();
+  REQUIRE(unheard.code() == StatusCode::kUnavailable);
+  CHECK(held(0) == 0);
+  CHECK(held(1) == 2 * sizeof(float));
+
+  // Another shape, too.
+  const std::vector<float> second = {5, 6, 7, 8, 9, 10};
+  const auto made = driver->Create({.name = "w", .shape = {6}, .servers = {1, 0}}, Raw(second));
+  INFO(ToString(made.status()));
+  REQUIRE(made.ok());
+  CHECK(ReadAll<float>(*driver, *made) == second);
+  CHECK(held(1) == 3 * sizeof(float));
+}
+
+TEST_CASE("what a server has made without being heard is freed when it answers",
+          "[ps_client][unit]") {
+  ProgramCluster cluster(1);
+  LossyRelay relay(cluster.address(0).data().tcp_address());
+  std::vector<ProgramClient::Server> servers = cluster.Servers();
+  servers[0].target.tcp_address = relay.address();
+  const auto driver = ProgramClient::Open(servers, cluster.Options(LinkMode::kTcp)).value();
+  const std::vector<float> value = {1, 2, 3};
+  relay.LoseAnswersTo(ProgramVerb::kCreate, 4);
+  REQUIRE_FALSE(driver->Create({.name = "w", .shape = {3}, .servers = {0}}, Raw(value)).ok());
+  REQUIRE(cluster.server(0).programs()[0].bytes == value.size() * sizeof(float));
+
+  CHECK(driver->DeleteUnmade().code() == StatusCode::kUnavailable);
+  CHECK(driver->DeleteUnmade().ok());
+  CHECK(cluster.server(0).programs()[0].bytes == 0);
+  CHECK(driver->Find("w").status().code() == StatusCode::kNotFound);
+  CHECK(driver->DeleteUnmade().ok());
 }
 
 TEST_CASE("a stopped parameter server is not waited for by a program", "[ps_client][unit]") {

@@ -72,5 +72,44 @@ TEST_CASE("what a closure of a step writes it sees over the beginning of the ste
   CHECK(ReadAll<float>(*client, *count) == Floats{7});
 }
 
+TEST_CASE("what parts of a closure have sent counts before what the closure writes behind it",
+          "[ps_client][unit]") {
+  ProgramCluster cluster(1);
+  const auto client = cluster.Client();
+  const auto made = client->Create(
+      {.name = "n", .dtype = DType::kFloat32, .shape = {}, .servers = {0}}, Raw(Floats{0}));
+  REQUIRE(made.ok());
+  const VariableHandle& n = *made;
+  const auto write = [&](WriteSet& set, ElementOp op, float number) {
+    REQUIRE(set.Update(n, op, {.bytes = Raw(Floats{number})}).ok());
+  };
+  // The same each time, but for who sends first, and for where it ends.
+  const auto run = [&](std::uint64_t attempt, bool second_first, bool dies) {
+    WriteSet set = OfStep(1, 1, attempt);
+    WriteSet first(set, 1);
+    WriteSet second(set, 2);
+    write(set, ElementOp::kAssign, 1);
+    REQUIRE(client->Flush(set).ok());
+    write(set, ElementOp::kAdd, 1);
+    for (int round = 0; round < 2; ++round) {
+      write(first, ElementOp::kAdd, 10);
+      write(second, ElementOp::kAdd, 100);
+      REQUIRE(client->Flush(second_first ? second : first).ok());
+      if (dies) return;
+      REQUIRE(client->Flush(second_first ? first : second).ok());
+      set.Take(first);
+      set.Take(second);
+      write(set, ElementOp::kMul, 2);
+    }
+    REQUIRE(client->Flush(set).ok());
+  };
+
+  run(1, false, true);
+  run(2, true, false);
+  run(3, false, false);
+  REQUIRE(client->EndSteps(2).ok());
+  CHECK(ReadAll<float>(*client, n) == Floats{((2 + 110) * 2 + 110) * 2});
+}
+
 }  // namespace
 }  // namespace muster::ps

@@ -442,6 +442,10 @@ TEST_CASE("bags of ids are combined, and a safe lookup leaves out what is none",
   CHECK(throws(ErrorCode::kInvalidArgument, "offset 1 is 3, after 0 of 2 ids", [&] {
     (void)embedding_lookup_sparse(table, torch::tensor({1, 2}), torch::tensor({0, 3}));
   }));
+  // 1.9 is no row 1.
+  CHECK(throws(ErrorCode::kInvalidArgument, "rows are named by int32 or int64, not by Float", [&] {
+    (void)safe_embedding_lookup_sparse(table, torch::tensor({1.9F}), torch::tensor({0}));
+  }));
 }
 
 TEST_CASE("a cut parameter of a module is one variable that shows its shards",

@@ -168,6 +168,22 @@ TEST_CASE("the gradient of a lookup is of the rows that were looked up", "[strat
   CHECK(table.value().sum().item<float>() == 0);
 }
 
+TEST_CASE("each of two losses has the gradient of its own lookups, whichever comes first",
+          "[strategy][unit]") {
+  const Servers servers;
+  ParameterServerStrategy strategy(fixed_shards_partitioner(2));
+  const auto scope = strategy.scope();
+  const Variable table = Variable::create("table", torch::ones({6, 2}));
+  const torch::Tensor first = embedding_lookup(table, torch::tensor({1})).sum();
+  const torch::Tensor second = 2 * embedding_lookup(table, torch::tensor({1, 4})).sum();
+  const auto ids = [&] { return embedding_gradient(table).indices; };
+  second.backward();
+  CHECK(ids().equal(torch::tensor({1, 4})));
+  first.backward();
+  CHECK(ids().equal(torch::tensor({1})));
+  CHECK_FALSE(embedding_gradient(table).values.defined());
+}
+
 TEST_CASE("what is saved of one split is restored into another",
           "[strategy][unit][SHV-20][SHV-23][SHV-24][CKP-09]") {
   const testing::TempFolder folder;

@@ -152,6 +152,18 @@ TEST_CASE("names are unique among the variables that a program has", "[strategy]
   CHECK(Variable::create("w", 3.0).item<float>() == 3);
 }
 
+TEST_CASE("who finds variables by name finds the one that has taken a dropped one's",
+          "[strategy][unit]") {
+  const Servers servers;
+  ParameterServerStrategy strategy;
+  const auto scope = strategy.scope();
+  Variable w = Variable::create("w", 1.0);
+  const VariableId first = servers.connection->Find("w")->id;
+  w = Variable();
+  w = Variable::create("w", torch::ones({2}));
+  CHECK(servers.connection->Find("w")->id != first);
+}
+
 TEST_CASE("a server that did not answer once keeps no memory and no name of dropped variables",
           "[strategy][unit]") {
   Servers servers;

@@ -1,0 +1,138 @@
+#include "ps/client/shard_maker.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <iterator>
+#include <utility>
+
+#include "ps/client/encode.h"
+#include "ps/wire.h"
+
+namespace muster::ps {
+namespace {
+
+// A server that has said no has made nothing.
+bool IsNoAnswer(const Status& status) {
+  return status.code() == StatusCode::kUnavailable ||
+         status.code() == StatusCode::kDeadlineExceeded || status.code() == StatusCode::kDataLoss;
+}
+
+}  // namespace
+
+TimePoint ShardMaker::After(std::uint64_t bytes) const {
+  return std::chrono::steady_clock::now() + timeout_ + TimeFor(bytes);
+}
+
+Result<std::uint32_t> ShardMaker::MakeOne(std::size_t server, const v1::CreateShard& create,
+                                          std::span<const std::byte> value, const ProgramIds& ids) {
+  std::uint32_t shard = 0;
+  MUSTER_TRY(servers_.Ask(server, ProgramVerb::kCreate, ids, Encode(create), value,
+                          After(value.size()), [&](std::span<const std::byte> answer) -> Status {
+                            if (answer.size() != sizeof(shard)) {
+                              return DataLoss("variable {}: {} bytes of answer",
+                                              create.variable().name(), answer.size());
+                            }
+                            std::memcpy(&shard, answer.data(), sizeof(shard));
+                            return Ok();
+                          }));
+  return shard;
+}
+
+Status ShardMaker::Make(v1::CreateShard create, std::span<const std::byte> value,
+                        VariableInfo& variable, const ProgramIds& ids) {
+  for (std::size_t i = 0; i < variable.shards.size(); ++i) {
+    ShardRef& shard = variable.shards[i];
+    const auto part = static_cast<std::uint32_t>(i);
+    create.set_part(part);
+    const auto own =
+        create.value()
+            ? value.subspan(static_cast<std::size_t>(shard.row_offset) * variable.row_bytes,
+                            static_cast<std::size_t>(shard.rows) * variable.row_bytes)
+            : std::span<const std::byte>();
+    const auto index = static_cast<std::uint32_t>(shard.server);
+    MUSTER_TRY_ASSIGN(const std::size_t server, servers_.Find(index));
+    const auto made = MakeOne(server, create, own, ids);
+    if (made.ok()) {
+      shard.wire = *made;
+      continue;
+    }
+    Unmade unmade{.create = std::move(create), .parts = {}};
+    for (std::uint32_t before = 0; before < part; ++before) unmade.parts.push_back(before);
+    std::vector<std::uint32_t> away;
+    if (IsNoAnswer(made.status())) {
+      unmade.parts.push_back(part);
+      away.push_back(index);
+    }
+    (void)DeleteParts(unmade, std::move(away), ids);
+    if (!unmade.parts.empty()) {
+      const MutexLock lock(mutex_);
+      unmade_.push_back(std::move(unmade));
+    }
+    return made.status();
+  }
+  return Ok();
+}
+
+// Whether it is there does not matter: it is made once more, which makes no second one, so that it
+// can be deleted, which the server remembers.
+Status ShardMaker::DeletePart(v1::CreateShard& create, std::uint32_t part, const ProgramIds& ids) {
+  create.set_part(part);
+  create.set_value(false);
+  create.mutable_initializer()->Clear();
+  create.mutable_initializer()->set_kind(v1::INITIALIZER_KIND_ZEROS);
+  MUSTER_TRY_ASSIGN(const std::size_t server,
+                    servers_.Find(create.variable().shards(static_cast<int>(part)).ps_index()));
+  const auto made = MakeOne(server, create, {}, ids);
+  if (!made.ok()) return IsNoAnswer(made.status()) ? made.status() : Ok();
+  v1::ShardList list;
+  list.add_shards(*made);
+  const Status deleted = servers_.Ask(server, ProgramVerb::kDelete, ids, Encode(list), {}, After(0),
+                                      [](std::span<const std::byte>) { return Ok(); });
+  return IsNoAnswer(deleted) ? deleted : Ok();
+}
+
+Status ShardMaker::DeleteParts(Unmade& unmade, std::vector<std::uint32_t> not_asked,
+                               const ProgramIds& ids) {
+  Status first;
+  std::erase_if(unmade.parts, [&](std::uint32_t part) {
+    const std::uint32_t server = unmade.create.variable().shards(static_cast<int>(part)).ps_index();
+    if (std::ranges::find(not_asked, server) != not_asked.end()) return false;
+    const Status deleted = DeletePart(unmade.create, part, ids);
+    if (deleted.ok()) return true;
+    if (first.ok()) first = deleted;
+    not_asked.push_back(server);
+    return false;
+  });
+  return first;
+}
+
+// Two threads that do the same do no harm: a part that is gone is gone.
+Status ShardMaker::DeleteUnmade(const std::string& name, const ProgramIds& ids) {
+  const auto due = [&](const Unmade& one) {
+    return name.empty() || one.create.variable().name() == name;
+  };
+  std::vector<Unmade> all;
+  {
+    const MutexLock lock(mutex_);
+    std::ranges::copy_if(unmade_, std::back_inserter(all), due);
+  }
+  Status first;
+  for (Unmade& one : all) {
+    const Status deleted = DeleteParts(one, {}, ids);
+    if (first.ok()) {
+      first = Annotate(deleted, "what may be left of variable " + one.create.variable().name() +
+                                    ", which could not be made");
+    }
+    const MutexLock lock(mutex_);
+    const auto at = std::ranges::find(unmade_, one.create.variable().id(), [](const Unmade& other) {
+      return other.create.variable().id();
+    });
+    if (at == unmade_.end()) continue;
+    at->parts = std::move(one.parts);
+    if (at->parts.empty()) unmade_.erase(at);
+  }
+  return first;
+}
+
+}  // namespace muster::ps
