@@ -119,23 +119,46 @@ void ExecutorSession::Wake() {
   wake_written_ = true;
 }
 
+template <class Work>
+void ExecutorSession::Busy(const Work& work) {
+  ++running_;
+  // The others: for what is left, and for the link.
+  const bool more = waiting_ > 0 && (!jobs_.empty() || !leading_);
+  mutex_.unlock();
+  if (more) work_.notify_one();
+  work();
+  mutex_.lock();
+  --running_;
+}
+
+// Destructors of users: they run as builds do, so that one that stands still is seen.
+void ExecutorSession::EndValues(std::vector<Released>& values, std::size_t slot) {
+  for (Released& one : values) {
+    table_.Begin(slot, one.id, Attempt());
+    one.value.reset();
+  }
+  table_.Begin(slot, ClosureId(), Attempt());
+  values.clear();
+}
+
 // Jobs come first, then the link, then waiting: the thread that has read a closure runs it.
 void ExecutorSession::Run(std::size_t slot) {
   std::vector<Job> mine;
+  std::vector<Released> ended;
   MutexLock lock(mutex_);
   while (!over_) {
+    if (!released_.empty()) {
+      ended.swap(released_);
+      Busy([&] { EndValues(ended, slot); });
+      continue;
+    }
     TakeJobs(mine);
     if (!mine.empty()) {
       const bool build = Pinned(mine.front().record);
-      ++running_;
-      // The others: for what is left, and for the link.
-      const bool more = waiting_ > 0 && (!jobs_.empty() || !leading_);
-      lock.unlock();
-      if (more) work_.notify_one();
-      RunJobs(mine, slot);
-      mine.clear();
-      lock.lock();
-      --running_;
+      Busy([&] {
+        RunJobs(mine, slot);
+        mine.clear();
+      });
       if (build) {
         build_runs_ = false;
         work_.notify_all();
@@ -233,7 +256,9 @@ Status ExecutorSession::OnFrame(const net::FrameHeader& header, std::span<const 
     case Verb::kCancel:
       return ReadBatch(meta, payload, [this](const WireRecord& record, const KeptBytes&) {
         if ((record.flags & kFlagRelease) != 0) {
-          values_.Release(record.closure);
+          std::shared_ptr<void> value = values_.Take(record.closure);
+          const MutexLock lock(mutex_);
+          if (value != nullptr) released_.push_back({record.closure, std::move(value)});
         } else {
           cancellation_.CancelTo(record.closure);
           const MutexLock lock(mutex_);

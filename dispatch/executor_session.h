@@ -63,8 +63,18 @@ class ExecutorSession {
     TimePoint until;
   };
 
+  // A per-worker value that is over.
+  struct Released {
+    ClosureId id;
+    std::shared_ptr<void> value;
+  };
+
   // A runner's life: takes jobs if there are any, else reads the link if nobody does, else waits.
   void Run(std::size_t slot);
+  // Calls `work` without the lock; another runner takes what else there is.
+  template <class Work>
+  void Busy(const Work& work) MUSTER_REQUIRES(mutex_);
+  void EndValues(std::vector<Released>& values, std::size_t slot);
   // Keeps the link while all runners run, sends what a long closure would hold up, and gives up
   // closures that run for too long.
   void Watch();
@@ -128,6 +138,8 @@ class ExecutorSession {
   std::uint32_t running_ MUSTER_GUARDED_BY(mutex_) = 0;
   std::uint32_t waiting_ MUSTER_GUARDED_BY(mutex_) = 0;
   std::vector<Limited> limited_ MUSTER_GUARDED_BY(mutex_);
+  // A runner ends them: their destructors are the user's, and the link waits for nobody's.
+  std::vector<Released> released_ MUSTER_GUARDED_BY(mutex_);
   std::vector<CancelledTo> cancelled_ MUSTER_GUARDED_BY(mutex_);
   // How often somebody has led.
   std::uint64_t turns_ MUSTER_GUARDED_BY(mutex_) = 0;

@@ -25,7 +25,7 @@ class WorkerValues {
 
   void Set(ClosureId id, Entry entry) {
     const MutexLock lock(mutex_);
-    values_.insert_or_assign(id, std::move(entry));
+    std::swap(values_[id], entry);  // what was there ends with the caller's
   }
   //   kNotFound: not built here, or released.
   Entry Get(ClosureId id) {
@@ -37,14 +37,15 @@ class WorkerValues {
     }
     return found->second;
   }
-  void Release(ClosureId id) {
-    // Its destructor may be anything: not under the lock.
-    Entry last;
+  // No closure finds it any more. The caller ends it, which may take as long as its destructor
+  // likes; null: there was none.
+  std::shared_ptr<void> Take(ClosureId id) {
     const MutexLock lock(mutex_);
-    if (const auto found = values_.find(id); found != values_.end()) {
-      last = std::move(found->second);
-      values_.erase(found);
-    }
+    const auto found = values_.find(id);
+    if (found == values_.end()) return nullptr;
+    std::shared_ptr<void> last = std::move(found->second.value).value_or(nullptr);
+    values_.erase(found);
+    return last;
   }
   std::size_t size() {
     const MutexLock lock(mutex_);

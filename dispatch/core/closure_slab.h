@@ -7,7 +7,6 @@
 // Threading: not thread-safe.
 #pragma once
 
-#include <algorithm>
 #include <bit>
 #include <cstddef>
 #include <cstdint>
@@ -56,14 +55,15 @@ class ClosureSlab {
   ClosureSlab(ClosureId first, std::size_t most)
       : base_(first),
         next_(first),
-        mask_(std::bit_ceil(std::max(most, kChunk)) - 1),
+        // A chunk more than that: the newest record is never in the one that is given back.
+        mask_(std::bit_ceil(most + kChunk) - 1),
         chunks_((mask_ + 1) / kChunk) {}
 
   // Ids in [base, next) are here.
   ClosureId base() const { return base_; }
   ClosureId next() const { return next_; }
 
-  bool full() const { return next_.value() - base_.value() > mask_; }
+  bool full() const { return next_.value() - base_.value() > mask_ - kChunk; }
 
   // Not when it is full.
   ClosureRecord& Append() {

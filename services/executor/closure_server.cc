@@ -93,8 +93,24 @@ Status ClosureServer::Call(dispatch::ClosureContext& context) {
   return Ok();
 }
 
+void ClosureServer::Drain() {
+  draining_ = true;
+  executor_->Drain();
+}
+
 void ClosureServer::BeginPulse() {
   pulse_ = std::thread([this] { Pulse(); });
+}
+
+// Where another executor has the closure, its daemon is to see this one's part of it as well: one
+// that stands still in its data would hold up all members, and who watches those sees that they
+// wait. A drain waits for closures alone: the others make the step without it.
+void ClosureServer::AddPart(v1::ProgramPulse& pulse) const {
+  const Steps::Part part = run_.part();
+  if (part.step == 0 || pulse.running_size() > 0 || draining_) return;
+  v1::RunningClosure& one = *pulse.add_running();
+  one.set_closure(part.step);
+  one.set_attempt(part.number);
 }
 
 // Until the end; that of the daemon is noticed elsewhere.
@@ -104,6 +120,7 @@ void ClosureServer::Pulse() {
     v1::ProgramPulse& pulse = *message.mutable_pulse();
     pulse = program::PulseOf(executor_->running());
     for (v1::RunningClosure& one : *pulse.mutable_running()) one.set_closure(running_);
+    AddPart(pulse);
     (void)pipe_.Send(message);
     const auto next = std::chrono::steady_clock::now() + kPulse;
     const MutexLock lock(mutex_);

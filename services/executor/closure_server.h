@@ -5,6 +5,8 @@
 // it; destruction waits for the closure that runs.
 #pragma once
 
+#include <atomic>
+#include <cstdint>
 #include <memory>
 #include <thread>
 #include <vector>
@@ -29,12 +31,13 @@ class ClosureServer {
   v1::DataEndpoint endpoint() const { return endpoint_; }
   void BeginPulse();
   // Takes no more closures; what it has runs on.
-  void Drain() { executor_->Drain(); }
+  void Drain();
 
  private:
   ClosureServer(JobRun& run, process::MessagePipe& pipe) : run_(run), pipe_(pipe) {}
   Status Open(const v1::ExecutorStart& start);
   Status Call(dispatch::ClosureContext& context);
+  void AddPart(v1::ProgramPulse& pulse) const;
   void Pulse();
 
   JobRun& run_;
@@ -46,6 +49,7 @@ class ClosureServer {
   std::unique_ptr<dispatch::Executor> executor_;
   // The step, or batch, that runs: a closure's number says less.
   std::atomic<std::uint64_t> running_{0};
+  std::atomic<bool> draining_{false};
 
   Mutex mutex_;
   Condition changed_;

@@ -3,6 +3,7 @@
 // member of the group has the closures and leads; the others follow what it broadcasts.
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <chrono>
 #include <functional>
 #include <optional>
@@ -46,6 +47,7 @@ class GroupSteps final : public Steps {
         batches_(batches),
         seats_(std::move(seats)),
         on_over_(std::move(on_over)) {
+    steps_.set_on_computed([this] { part_step_ = 0; });
     follower_ = std::thread([this, threads = start.threads()] { Follow(threads); });
   }
   ~GroupSteps() override {
@@ -104,6 +106,7 @@ class GroupSteps final : public Steps {
     report.set_has_variables(has_variables_.load());
     return report;
   }
+  Part part() const override { return {.step = part_step_, .number = part_number_}; }
 
  private:
   static std::int64_t AsNumber(std::uint64_t number) { return static_cast<std::int64_t>(number); }
@@ -176,6 +179,7 @@ class GroupSteps final : public Steps {
       MUSTER_TRY(seat.group->Broadcast(std::as_writable_bytes(std::span(order)), 0, kIdle));
       if (order[0] == kSwitch) return Ok();
       const auto step = static_cast<std::uint64_t>(order[1]);
+      const OwnPart own(*this, step);
       MUSTER_TRY(ReadBatch(step));
       const MutexLock lock(mutex_);
       // It leads a later one meanwhile.
@@ -184,6 +188,22 @@ class GroupSteps final : public Steps {
       MUSTER_TRY(steps_.Train(step, Attempt(), *batch_, times).status());
     }
   }
+
+  // While it lives, or until the part is computed, it is seen that this member has one: the others
+  // wait for it and cannot tell whether it gets on.
+  class OwnPart {
+   public:
+    OwnPart(GroupSteps& steps, std::uint64_t step) : steps_(steps) {
+      ++steps_.part_number_;
+      steps_.part_step_ = step;
+    }
+    ~OwnPart() { steps_.part_step_ = 0; }
+    OwnPart(const OwnPart&) = delete;
+    OwnPart& operator=(const OwnPart&) = delete;
+
+   private:
+    GroupSteps& steps_;
+  };
 
   // A step that is made again has the batch that it had; the next one is read meanwhile.
   Status ReadBatch(std::uint64_t step) {
@@ -206,6 +226,8 @@ class GroupSteps final : public Steps {
   Seats::Seat seat_ MUSTER_GUARDED_BY(mutex_);
   // By which the seat's group has ended, as far as this member knows.
   Status over_ MUSTER_GUARDED_BY(mutex_);
+  std::atomic<std::uint64_t> part_step_{0};
+  std::atomic<std::uint64_t> part_number_{0};
   // The follower's thread's.
   std::optional<data::Element> batch_;
   std::uint64_t batch_step_ = 0;

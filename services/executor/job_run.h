@@ -59,6 +59,8 @@ class JobRun {
   // Steps::Join(), beside a closure that runs. kAborted: another job or view.
   Result<v1::GroupReport> Join(const v1::JoinGroup& request);
   std::string group_address() const { return steps_->group_address(); }
+  // Steps::part().
+  Steps::Part part() const { return steps_->part(); }
 
   // Goes on under a later coordinator: refuses attempts below this from now on (kAborted), and says
   // Steps::Done() when none of them runs.

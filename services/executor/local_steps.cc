@@ -216,6 +216,7 @@ void LocalSteps::Finish(std::uint64_t step, const v1::MetricSums& sums) {
 
 // When the barrier is passed all members have the sums: the step counts, whoever is lost now.
 PartResult LocalSteps::Gathered(std::uint64_t step, std::vector<PartResult> parts) {
+  if (on_computed_ && group_ != nullptr) on_computed_();
   PartResult sums = SumParts(std::move(parts), deterministic_, step, group_);
   if (group_ == nullptr) return sums;
   pending_ = Pending{step, sums};

@@ -53,6 +53,9 @@ class LocalSteps final : public Steps {
   // variables, or older ones, is given them.
   //   UNAVAILABLE: no member has the variables. Else the group's errors.
   Status Meet(collectives::Group* group, Generation generation);
+  // Called in each step with other members when all parts here are computed, on one thread, before
+  // it waits for theirs.
+  void set_on_computed(std::function<void()> on_computed) { on_computed_ = std::move(on_computed); }
   // False: it began without (StartExecutor.joins), or a member was lost while they were given.
   // To be read by any thread.
   const std::atomic<bool>& has_variables() const { return has_variables_; }
@@ -102,6 +105,7 @@ class LocalSteps final : public Steps {
   std::vector<std::unique_ptr<engine::Model>> models_;
   std::unique_ptr<LocalVariables> variables_;
   std::vector<std::unique_ptr<ReplicaSource>> sources_;
+  std::function<void()> on_computed_;
   collectives::Group* group_ = nullptr;
   // That of the last group that all of its members have met in.
   Generation generation_;

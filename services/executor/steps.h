@@ -57,6 +57,13 @@ class Steps {
   //   The errors of JoinGroup (cluster.proto).
   virtual std::string group_address() const { return {}; }
   virtual Result<v1::GroupReport> Join(const v1::JoinGroup& request);
+  // Whose part this one reads or computes now while another executor leads, and has the closure.
+  // From any thread.
+  struct Part {
+    std::uint64_t step = 0;    // 0: none, or it waits for the others
+    std::uint64_t number = 0;  // grows with each
+  };
+  virtual Part part() const { return {}; }
 };
 
 // All load the model, over data with these columns. kInvalidArgument, kNotFound, kDataLoss: the

@@ -201,9 +201,8 @@ Status DispatchedClosures::Failed(const Status& raised) {
   v1::Closure failed;
   for (const Pending& one : pending_) {
     if (one.value.state() == dispatch::ResultSlab::State::kNotReady) continue;
-    const auto own = dispatch::ErrorOf(one.value.Fetch().status());
-    // Others are cancelled for it.
-    if (!own || own->origin == dispatch::Origin::kCoordinator) continue;
+    // Others are cancelled for it, or have failed after it, with errors of their own.
+    if (one.value.Fetch().status() != raised) continue;
     failed = one.closure;
     break;
   }

@@ -14,7 +14,7 @@ SaveTimer::SaveTimer(const Clock& clock, Millis every, std::uint64_t done)
 bool SaveTimer::due() const { return clock_.Now() >= due_; }
 
 std::uint64_t SaveTimer::StepsUntilDue(std::uint64_t done, std::size_t workers) const {
-  if (every_.count() == 0) return UINT64_MAX;
+  if (!by_time()) return UINT64_MAX;
   // Where a step takes long each one beyond them puts off the save by as much.
   const std::uint64_t least = 2 * std::max<std::uint64_t>(1, workers);
   const TimePoint now = clock_.Now();
@@ -35,7 +35,7 @@ void SaveTimer::Saved(std::uint64_t done, TimePoint began) {
   if (done > done_then_ && began > since_) rate_ = RateUntil(began, done);
   since_ = clock_.Now();
   done_then_ = done;
-  if (every_.count() == 0) return;
+  if (!by_time()) return;
   constexpr int kTimesTheSave = 9;
   const auto took = std::chrono::ceil<Millis>(since_ - began);
   due_ = since_ + std::max(every_, kTimesTheSave * took);

@@ -15,6 +15,8 @@ class SaveTimer {
   // `every`: from the end of one save to the next; zero: never by time. `done`: steps so far.
   SaveTimer(const Clock& clock, Millis every, std::uint64_t done);
 
+  // Something is saved by time.
+  bool by_time() const { return every_.count() > 0; }
   bool due() const;
   // How many steps beyond `done` are likely to end before the next save is due, by the rate since
   // the last; never fewer than two for each of `workers`, which go on working, and no limit when

@@ -140,8 +140,10 @@ Status Trainer::TrainUntil(View& view, std::uint64_t cut) {
     // Refilled when half empty.
     if (view.stop()) return StandStill(view);
     if (view.timer.due()) return Drain(view);
-    const std::uint64_t window =
-        std::min(options_.window, view.timer.StepsUntilDue(view.done, view.closures.workers()));
+    std::uint64_t window = options_.window;
+    if (view.timer.by_time()) {
+      window = std::min(window, view.timer.StepsUntilDue(view.done, view.closures.workers()));
+    }
     if (view.scheduled < cut && view.scheduled - view.done <= window / 2) {
       const std::uint64_t until = std::min(cut, view.steps.CutFrom(view.done + window));
       MUSTER_TRY(view.closures.Schedule(v1::CLOSURE_KIND_TRAIN, view.scheduled + 1, until, 0));

@@ -155,7 +155,7 @@ auto ending_failed_step(CoordinatorCore& core, const Schedule& schedule_one) {
 
 std::shared_ptr<const Remote> schedule(CoordinatorCore& core, std::uint32_t function,
                                        Arguments arguments, std::uint64_t step,
-                                       dispatch::ClosureTerms terms) {
+                                       dispatch::ClosureTerms terms, TimePoint until) {
   raise_unless_ok(core.link().refused());
   std::vector<ClosureId> turns_of;
   for (const std::uint64_t id : arguments.turns_of) turns_of.emplace_back(id);
@@ -165,8 +165,7 @@ std::shared_ptr<const Remote> schedule(CoordinatorCore& core, std::uint32_t func
   const KeptBytes bytes = arguments.bytes.size() < kLongBytes
                               ? KeptBytes(arguments.bytes)
                               : KeptBytes::Of(std::move(arguments.bytes));
-  auto value =
-      core.driver().Schedule(function, bytes, core.until(std::nullopt), turns_of, step, terms);
+  auto value = core.driver().Schedule(function, bytes, until, turns_of, step, terms);
   raise_closure_unless_ok(value.status());
   return std::make_shared<const Remote>(*std::move(value), core.options().timeout);
 }
@@ -178,7 +177,8 @@ std::shared_ptr<const Remote> schedule_closure(CoordinatorCore& core, std::uint3
                                                std::chrono::milliseconds run_limit) {
   refuse_in_closure("schedule()");
   return ending_failed_step(core, [&] {
-    return schedule(core, function, std::move(arguments), 0, {.run_limit = run_limit});
+    return schedule(core, function, std::move(arguments), 0, {.run_limit = run_limit},
+                    core.until(std::nullopt));
   });
 }
 
@@ -186,13 +186,15 @@ std::shared_ptr<const Remote> schedule_of_step(CoordinatorCore& core, std::uint3
                                                Arguments arguments,
                                                std::chrono::milliseconds run_limit) {
   refuse_in_closure("schedule_step()");
+  // Who waits for another thread's turn waits within its own time.
+  const TimePoint until = core.until(std::nullopt);
   const auto schedule_next = [&](std::uint64_t step, bool synchronous) {
     const std::uint64_t told = synchronous ? step : 0;
     std::memcpy(&arguments.bytes[2], &told, sizeof(told));
     // A second execution reads and writes the same, unless its worker has other data.
     const bool repeatable = synchronous && !arguments.of_worker;
     return schedule(core, function, std::move(arguments), step,
-                    {.run_limit = run_limit, .repeatable = repeatable});
+                    {.run_limit = run_limit, .repeatable = repeatable}, until);
   };
   return ending_failed_step(core, [&] { return core.link().steps().Next(schedule_next); });
 }

@@ -239,9 +239,10 @@ void write_built(const Value& value, Bytes& to) {
   if (to.size() > kLongestValue) to.assign(1, kTooLong);
 }
 
-// What a function's result is on the worker: bytes for the driver, an object of a build.
+// What a function's result is on the worker: bytes for the driver, an object of a build. False: it
+// has not returned, since its data have ended, which is the result.
 template <auto function, class Call>
-void run_with(ClosureCall& call, std::uint8_t flags, const Call& function_call) {
+bool run_with(ClosureCall& call, std::uint8_t flags, const Call& function_call) {
   using Value = ValueOf<function>;
   Bytes& to = call.value();
   if (call.build()) {
@@ -260,7 +261,7 @@ void run_with(ClosureCall& call, std::uint8_t flags, const Call& function_call) 
       }
       call.built(std::move(object));
     }
-    return;
+    return true;
   }
   try {
     to.push_back(kValueFollows);
@@ -272,7 +273,9 @@ void run_with(ClosureCall& call, std::uint8_t flags, const Call& function_call) 
   } catch (const EndOfData&) {
     if ((flags & kEndOfDataIsAResult) == 0) throw;
     to.assign(1, kEndOfData);
+    return false;
   }
+  return true;
 }
 
 // Makes this worker's pass over a dataset that was built.
@@ -318,7 +321,7 @@ void run_function(ClosureCall& call) {
     std::apply([&](auto&... each) { (each.leave(call), ...); }, parameters);
   };
   try {
-    run_with<function>(call, flags, [&]() -> decltype(auto) {
+    const bool returned = run_with<function>(call, flags, [&]() -> decltype(auto) {
       return std::apply(
           [](auto&... each) -> decltype(auto) {
             using Object = typename SignatureOf<function>::Object;
@@ -330,7 +333,7 @@ void run_function(ClosureCall& call) {
           },
           parameters);
     });
-    std::apply([](auto&... each) { (each.finish(), ...); }, parameters);
+    if (returned) std::apply([](auto&... each) { (each.finish(), ...); }, parameters);
   } catch (...) {
     try {
       leave();

@@ -13,16 +13,15 @@ void Watch(const std::stop_token& stop, dispatch::Driver& driver, std::chrono::m
            const Watchdog::Tell& tell) {
   Mutex mutex;
   std::condition_variable_any ended;
-  ClosureId before = driver.counts().settled;
+  Standstill standstill;
+  (void)standstill.Look(driver.counts());
   while (true) {
     {
       const MutexLock lock(mutex);
       ended.wait_for(mutex, stop, timeout, [] { return false; });
     }
     if (stop.stop_requested()) return;
-    const dispatch::Driver::Counts counts = driver.counts();
-    const bool stands = counts.settled == std::exchange(before, counts.settled);
-    if (!stands || counts.queued + counts.in_flight == 0) continue;
+    if (!standstill.Look(driver.counts())) continue;
     tell(fmt::format("no closure has ended for {} s: {}",
                      std::chrono::duration<double>(timeout).count(), driver.Waiting()));
   }

@@ -392,6 +392,36 @@ TEST_CASE("a closure whose per-worker value could not be built fails as its inpu
   CHECK(ErrorOf(driver.Fetch(*use, Soon()).status())->origin == Origin::kInput);
 }
 
+TEST_CASE("a per-worker value that takes long to end holds up no closure and no link",
+          "[dispatch][unit]") {
+  Program program;
+  struct Slow {
+    explicit Slow(Gate& at) : gate(at) {}
+    ~Slow() { gate.PassDeaf(); }
+    Gate& gate;
+  };
+  const std::uint32_t build = program.functions.Add("slow", [&](ClosureContext& context) {
+    context.Build(std::make_shared<Slow>(program.gate));
+    return Ok();
+  });
+  RunningExecutor executor(program.functions, net::LinkKind::kUnix, 2);
+  Driver driver(DriverOptions(program.functions));
+  REQUIRE(ConnectTo(driver, "worker:0", executor).ok());
+  const ClosureId value = *driver.CreatePerWorker(build, {});
+  REQUIRE(driver.AwaitPerWorker(value, "worker:0", Soon()).ok());
+
+  driver.ReleasePerWorker(value);
+  program.gate.AwaitArrivals(1);
+
+  // Who watches over the executor sees what runs.
+  CHECK(executor.executor().running().Now().size() == 1);
+  for (int i = 0; i < 100; ++i) REQUIRE(driver.ScheduleOnly(program.count, {}, Soon()).ok());
+  CHECK(ToString(driver.Join(Soon())) == "OK");
+  CHECK(program.counted == 100);
+  CHECK(driver.counts().losses == 0);
+  program.gate.Open();
+}
+
 TEST_CASE(
     "a fetch of what another closure's error leaves behind ends, and the error is still raised",
     "[dispatch][unit][CCE-05]") {

@@ -155,6 +155,27 @@ TEST_CASE("no closure beyond the settled watermark and the window is handed out"
   CHECK(bench.PumpIds() == Ids{5, 6, 7, 8});
 }
 
+TEST_CASE("a dispatcher with little room goes on when its places have been used again and again",
+          "[dispatch][unit]") {
+  Bench bench({.capacity = 3, .window = 4, .credit = Fixed(4)});
+  bench.dispatcher.AddWorker("worker:0", Incarnation(1), 1);
+  std::vector<Sent> sent;
+  std::uint64_t done = 0;
+  while (done < 20'000) {
+    bench.Schedule();
+    bench.Schedule();
+    for (Sent& one : bench.Pump()) sent.push_back(std::move(one));
+    // One is always left, so that the newest are beside the oldest.
+    while (sent.size() > 1) {
+      REQUIRE(sent.front().closure == ++done);
+      REQUIRE(bench.Done(sent.front()) == Outcome::kDone);
+      sent.erase(sent.begin());
+    }
+  }
+  CHECK(bench.dispatcher.settled() == ClosureId(done));
+  CHECK(bench.dispatcher.in_flight() == 1);
+}
+
 TEST_CASE("credit covers two round trips of tiny closures and stays small for long ones",
           "[dispatch][unit]") {
   Bench bench;

@@ -2,6 +2,8 @@
 // lost and whoever joins. The members are objects of one process, with real links between them.
 #include <algorithm>
 #include <atomic>
+#include <chrono>
+#include <future>
 #include <limits>
 #include <thread>
 #include <utility>
@@ -19,15 +21,20 @@ constexpr auto kTogether = v1::STRATEGY_KIND_MULTI_WORKER_MIRRORED;
 // Every fifth batch is a partial one.
 data::Element BatchOf(std::uint64_t step) { return Batch(step, step % 5 == 0 ? 3 : kBatch); }
 
+constexpr std::uint64_t kHeldStep = 3;
+
 class Batches : public data::BatchSource {
  public:
-  // The last example of the batch `poisoned` has no label; 0: of none.
-  explicit Batches(std::uint64_t poisoned) : poisoned_(poisoned) {}
+  // The last example of the batch `poisoned` has no label; 0: of none. That of kHeldStep comes when
+  // `held` is there.
+  Batches(std::uint64_t poisoned, std::shared_future<void> held)
+      : poisoned_(poisoned), held_(std::move(held)) {}
   std::uint64_t examples() const override { return 1'000; }
   std::uint64_t batches_per_epoch() const override { return 1'000; }
   const std::vector<data::ColumnInfo>& columns() const override { return columns_; }
   std::uint64_t bad_records() const override { return 0; }
   Result<data::Element> Batch(std::uint64_t closure) override {
+    if (closure == kHeldStep && held_.valid()) held_.wait();
     data::Element batch = BatchOf(closure);
     if (closure == poisoned_) {
       std::vector<float> y(kBatch, 1.0f);
@@ -39,6 +46,7 @@ class Batches : public data::BatchSource {
 
  private:
   const std::uint64_t poisoned_;
+  const std::shared_future<void> held_;
   const std::vector<data::ColumnInfo> columns_ = Columns();
 };
 
@@ -46,9 +54,10 @@ class Worker {
  public:
   // `joins`: without variables, as one that comes when others have made steps.
   Worker(const v1::JobSpec& spec, std::uint64_t number, bool joins = false,
-         std::uint64_t poisoned = 0)
+         std::uint64_t poisoned = 0, std::shared_future<void> held = {})
       : number_(number),
-        reader_(std::make_unique<BatchReader>(std::make_unique<Batches>(poisoned))) {
+        reader_(
+            std::make_unique<BatchReader>(std::make_unique<Batches>(poisoned, std::move(held)))) {
     v1::ExecutorStart start = StartOf(spec);
     start.set_threads(1);
     start.mutable_start()->set_joins(joins);
@@ -60,7 +69,7 @@ class Worker {
     steps_ = *std::move(steps);
   }
   std::uint64_t number() const { return number_; }
-  Steps& steps() { return *steps_; }
+  Steps& steps() const { return *steps_; }
   // How often it has said that its group is over.
   int over() const { return over_; }
   // As its process ends: its links with it.
@@ -191,6 +200,45 @@ TEST_CASE("a member that dies in the midst of a step costs nothing but that atte
   CAPTURE(ToString(joined));
   CHECK(joined.ok());
   CHECK((losses == expected));
+}
+
+TEST_CASE("a member that stands still in its data can be told from those that wait for it",
+          "[executor][unit]") {
+  const v1::JobSpec spec = Spec(kTogether, 1);
+  std::promise<void> made;
+  Worker a(spec, 1), b(spec, 2);
+  Worker c(spec, 3, /*joins=*/false, /*poisoned=*/0, made.get_future().share());
+  Status third;
+  std::jthread leader;
+  // Ends first: whatever fails here, nobody is held any more.
+  std::promise<void> gate = std::move(made);
+  const auto comes_to = [](const Worker& worker, std::uint64_t step) {
+    const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+    const auto there = [&] {
+      const Steps::Part part = worker.steps().part();
+      return part.number == kHeldStep && part.step == step;
+    };
+    while (!there() && std::chrono::steady_clock::now() < end) std::this_thread::yield();
+    return there();
+  };
+  Join({&a, &b, &c}, 1);
+  CHECK(LossesOf(a, 1, kHeldStep - 1).size() == kHeldStep - 1);
+
+  leader = std::jthread([&] {
+    engine::StepTimes times;
+    third = a.steps().Train(kHeldStep, Attempt(1), BatchOf(kHeldStep), times).status();
+  });
+
+  CHECK(comes_to(c, kHeldStep));
+  // It has computed its part, and waits.
+  CHECK(comes_to(b, 0));
+  CHECK(c.steps().part().step == kHeldStep);
+  // The driver knows of the leader's closure.
+  CHECK(a.steps().part().number == 0);
+  gate.set_value();
+  leader.join();
+  CHECK(ToString(third) == "OK");
+  CHECK(comes_to(c, 0));
 }
 
 TEST_CASE("without variables nobody makes a step, and it is said", "[executor][unit]") {

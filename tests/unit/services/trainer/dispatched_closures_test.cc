@@ -39,7 +39,7 @@ struct Kept {
 
 // Two steps are done when it begins. Its threads end with the process.
 struct Bench {
-  explicit Bench(std::uint64_t scheduled = 2) {
+  explicit Bench(std::uint64_t scheduled = 2, std::uint32_t at_a_time = 1) {
     const auto pair = process::MessagePipe::MakePair();
     REQUIRE(pair.ok());
     coordinator = new process::MessagePipe(pair->first);
@@ -60,9 +60,15 @@ struct Bench {
         return InvalidArgument("no assignment");
       }
       ++begun;
+      const std::uint64_t id = assignment.closure().id();
       {
         const MutexLock lock(mutex);
         while (held) changed.wait(mutex);
+      }
+      if (id >= fails_from) {
+        // The first one fails when it is told that another one has.
+        while (id == fails_from && !context.cancelled()) std::this_thread::yield();
+        return DataLoss("the data of step {} are damaged", id);
       }
       v1::ClosureResult result;
       result.mutable_metrics()->set_examples(assignment.closure().id());
@@ -75,8 +81,9 @@ struct Bench {
     auto listener = net::ListenUnix(folder / "socket");
     REQUIRE(listener.ok());
     listeners.push_back(*std::move(listener));
-    auto made =
-        dispatch::Executor::Create({.identity = {.token = "key", .host_id = "here"}}, functions);
+    auto made = dispatch::Executor::Create(
+        {.identity = {.token = "key", .host_id = "here"}, .closures_at_a_time = at_a_time},
+        functions);
     REQUIRE(made.ok());
     executor = *std::move(made);
     server = std::thread([this] { (void)executor->Serve(listeners); });
@@ -143,6 +150,7 @@ struct Bench {
   Mutex mutex;
   Condition changed;
   bool held MUSTER_GUARDED_BY(mutex) = false;
+  std::uint64_t fails_from = 1'000;
 };
 
 TEST_CASE("The coordinator is told how far steps may be begun before any of them is given out",
@@ -233,6 +241,20 @@ TEST_CASE("A verdict is answered with what the executor had", "[trainer][integra
   CHECK(answered.answer().closures(0).id() == 3);
   CHECK(answered.answer().closures(0).kind() == v1::CLOSURE_KIND_TRAIN);
   CHECK_FALSE(answered.answer().has_given_up());
+}
+
+TEST_CASE("The error of a job names the step that has failed first, whichever fail after it",
+          "[trainer][integration]") {
+  Bench bench(2, 2);
+  bench.fails_from = 3;
+  bench.SendMembers(true);
+  REQUIRE(bench.closures->Schedule(v1::CLOSURE_KIND_TRAIN, 3, 4, 0).ok());
+
+  Status failed;
+  while (failed.ok()) failed = bench.closures->Take(Millis(10)).status();
+
+  CHECK(failed.code() == StatusCode::kDataLoss);
+  CHECK(Message(failed) == "closure 4 on worker:0: the data of step 4 are damaged");
 }
 
 TEST_CASE("A driver is stopped by its pipe", "[trainer][integration]") {

@@ -87,7 +87,10 @@ class ScriptedCoordinator : public DriverApi, public Closures {
     while (queue_.back().id() > last) queue_.pop_back();
   }
   bool stands_still() override { return queue_.empty(); }
-  std::size_t workers() override { return executors; }
+  std::size_t workers() override {
+    ++asked_for_workers;
+    return executors;
+  }
   bool stop_requested() const override {
     return (stop_at_step > 0 && steps_done_ >= stop_at_step) ||
            (stop_at_scored > 0 && scored >= stop_at_scored);
@@ -160,6 +163,7 @@ class ScriptedCoordinator : public DriverApi, public Closures {
   bool disk_full = false;
   std::size_t most_queued = 0;
   std::size_t executors = 8;
+  int asked_for_workers = 0;
   // A closure takes all of them so long; zero: seven closures end at each look.
   Millis closure_takes{0};
   std::multiset<std::uint64_t> trained;

@@ -31,6 +31,8 @@ TEST_CASE_METHOD(Fixture, "every step is scheduled once, within the window, and 
   CHECK(coordinator.most_queued <= 16);
   CHECK(coordinator.finished.value().ok());
   CHECK(coordinator.saved == std::vector<std::uint64_t>{40});
+  // Nothing is saved by time.
+  CHECK(coordinator.asked_for_workers == 0);
 }
 
 TEST_CASE_METHOD(Fixture, "checkpoints are cut where asked, with nothing in flight",

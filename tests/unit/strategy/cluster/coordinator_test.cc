@@ -466,6 +466,35 @@ TEST_CASE("a watchdog tells again and again that no closure ends, until it is ov
   CHECK(told == told_then);
 }
 
+TEST_CASE("closures stand still that were there before and of which none has ended since",
+          "[strategy][unit][CCM-02]") {
+  internal::Standstill standstill;
+  dispatch::Driver::Counts counts;
+  CHECK_FALSE(standstill.Look(counts));
+  CHECK_FALSE(standstill.Look(counts));
+  // What came a moment ago is no news, however long nothing was there.
+  counts.in_flight = 2;
+  CHECK_FALSE(standstill.Look(counts));
+  CHECK(standstill.Look(counts));
+  CHECK(standstill.Look(counts));
+  // The first one goes on, others end behind it.
+  ++counts.succeeded;
+  CHECK_FALSE(standstill.Look(counts));
+  CHECK(standstill.Look(counts));
+  counts.failed = true;
+  CHECK_FALSE(standstill.Look(counts));
+  CHECK(standstill.Look(counts));
+  counts.failed = false;
+  counts.settled = ClosureId(3);
+  CHECK_FALSE(standstill.Look(counts));
+  // Those that were there have ended, and there are others.
+  counts.in_flight = 0;
+  CHECK_FALSE(standstill.Look(counts));
+  counts.queued = 1;
+  CHECK_FALSE(standstill.Look(counts));
+  CHECK(standstill.Look(counts));
+}
+
 TEST_CASE("a watchdog's time is the option's, else the environment's, which must be a number",
           "[strategy][unit][CCM-02]") {
   const char* const variable = "TF_CLUSTER_COORDINATOR_WATCH_DOG_TIMEOUT";

@@ -58,6 +58,10 @@ std::vector<std::int64_t> rest(WorkerIterator<torch::Tensor>& data) {
   while (const auto value = data.next()) all.push_back(value->item<std::int64_t>());
   return all;
 }
+std::int64_t next_of_both(WorkerIterator<torch::Tensor>& a, WorkerIterator<torch::Tensor>& b) {
+  const std::int64_t first = next(a);
+  return first + next(b);
+}
 void fails() { muster::raise(muster::ErrorCode::kOutOfRange, "on purpose"); }
 std::int64_t built(WorkerIterator<torch::Tensor>& data) { return next(data); }
 
@@ -74,6 +78,7 @@ MUSTER_FUNCTION(input_test::slow_next);
 MUSTER_FUNCTION(input_test::slow_batch);
 MUSTER_FUNCTION(input_test::take);
 MUSTER_FUNCTION(input_test::rest);
+MUSTER_FUNCTION(input_test::next_of_both);
 MUSTER_FUNCTION(input_test::fails);
 MUSTER_FUNCTION(input_test::built);
 
@@ -197,6 +202,22 @@ TEST_CASE("a closure may have several elements under exactly_once, and uses all 
                [&] { coordinator.join(); }));
   const auto too_many = coordinator.schedule<take>(other, 4);
   CHECK(throws(ErrorCode::kFailedPrecondition, "which are taken", [&] { coordinator.join(); }));
+}
+
+TEST_CASE("a closure of two passes under exactly_once ends with the data of the first",
+          "[strategy][unit]") {
+  ClusterCoordinator coordinator(std::make_shared<ThreadWorkers>(2),
+                                 {.end_of_data_is_a_result = true});
+  const auto data = coordinator.create_per_worker_dataset<numbers>(2);
+  const auto first = data.iterator(kOnce);
+  const auto second = data.iterator(kOnce);
+  std::vector<RemoteValue<std::int64_t>> values;
+  for (int i = 0; i < 3; ++i) values.push_back(coordinator.schedule<next_of_both>(first, second));
+  coordinator.join();
+  CHECK(values[0].fetch() == 0);
+  CHECK(values[1].fetch() == 2);
+  // It was told before it has asked for the second one's.
+  CHECK_THROWS_AS(values[2].fetch(), EndOfData);
 }
 
 TEST_CASE("closures whose elements would have numbers beyond all data have none",
