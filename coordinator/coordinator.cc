@@ -112,15 +112,19 @@ Result<std::unique_ptr<Coordinator>> Coordinator::Create(Options options, Parts 
   return self;
 }
 
-// The oldest go first. Not from a job's own call: it is in the middle of something.
+// Those that ended first go first: what has just ended is what people ask for. The row of the
+// highest number stays, so that a restart uses that number no second time. Not from a job's own
+// call: it is in the middle of something.
 void Coordinator::ForgetJobs() {
   std::vector<JobNumber> ended;
   for (const auto& [number, job] : jobs_) {
     if (job->ended()) ended.push_back(number);
   }
+  std::ranges::stable_sort(
+      ended, {}, [this](JobNumber number) { return jobs_.at(number)->record().job().ended_ms(); });
   for (std::size_t i = 0; i + options_.keep_jobs < ended.size(); ++i) {
     const Job& job = *jobs_.at(ended[i]);
-    if (!job.unwatched()) continue;  // next time
+    if (!job.forgettable() || ended[i] == jobs_.rbegin()->first) continue;  // next time
     const std::string id = job.id();
     // A row that cannot be deleted now is there again after a restart, and is tried again.
     parts_.journal.DeleteJob(id);
@@ -148,13 +152,17 @@ void Coordinator::KeepFiles() {
   });
 }
 
+std::size_t Coordinator::Running() const {
+  return static_cast<std::size_t>(std::ranges::count_if(
+      jobs_, [](const auto& job) { return job.second->admitted() && !job.second->ended(); }));
+}
+
 void Coordinator::AdmitJobs() {
   parts_.scheduler.Post([this, here = lifeline_.Watch()] {
     if (here()) ForgetJobs();
   });
   if (world_.draining) return;
-  std::size_t running = 0;
-  for (const auto& [number, job] : jobs_) running += job->admitted() && !job->ended() ? 1 : 0;
+  std::size_t running = Running();
   for (const auto& [number, job] : jobs_) {
     if (job->ended() || job->admitted()) continue;
     const bool admit = running < options_.max_running_jobs && job->WantsSlot();
@@ -164,7 +172,8 @@ void Coordinator::AdmitJobs() {
       if (!here()) return;
       const auto found = jobs_.find(number);
       if (found == jobs_.end()) return;
-      if (admit) return found->second->Admit();
+      // Another one may have been given this slot by then: tasks came one right after the other.
+      if (admit && Running() < options_.max_running_jobs) return found->second->Admit();
       found->second->AwaitTurn();
     });
   }

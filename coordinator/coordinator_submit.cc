@@ -1,5 +1,4 @@
 // How a job comes in: looked at, checked by a worker, written, made.
-#include <algorithm>
 #include <utility>
 
 #include <fmt/format.h>
@@ -218,9 +217,16 @@ v1::SubmitJobReply Coordinator::DryRun(const v1::JobSpec& spec, std::vector<std:
     for (const Member* ps : members_.Up("ps")) {
       servers.emplace_back().set_index(static_cast<std::uint32_t>(ps->task.index));
     }
-    const Result<v1::JobPlan> plan = MakePlan(record, servers);
+    // A job that waits for servers is not wrong: its variables have no places yet.
+    const bool nowhere = servers.empty();
+    if (nowhere) servers.emplace_back();
+    Result<v1::JobPlan> plan = MakePlan(record, servers);
     if (plan.ok()) {
-      *reply.mutable_plan() = *plan;
+      if (nowhere) plan->clear_ps();
+      for (v1::VariableLayout& variable : *plan->mutable_variables()) {
+        if (nowhere) variable.clear_shards();
+      }
+      *reply.mutable_plan() = *std::move(plan);
     } else {
       problems.push_back(Message(plan.status()));
     }
@@ -237,10 +243,7 @@ std::string Coordinator::WouldWaitFor(const v1::JobSpec& spec) {
   *stored.record.mutable_job()->mutable_spec() = spec;
   const std::string missing = Job::Make(world_, std::move(stored))->MissingTasks();
   if (!missing.empty()) return missing;
-  const auto running = std::count_if(jobs_.begin(), jobs_.end(), [](const auto& job) {
-    return job.second->admitted() && !job.second->ended();
-  });
-  return static_cast<std::size_t>(running) < options_.max_running_jobs
+  return Running() < options_.max_running_jobs
              ? ""
              : fmt::format("another job's end (max-jobs is {})", options_.max_running_jobs);
 }

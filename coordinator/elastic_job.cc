@@ -8,6 +8,18 @@
 #include "coordinator/restarts.h"
 
 namespace muster::coordinator {
+namespace {
+
+constexpr const char* kMakingReady = "workers fetch its files and claim addresses";
+
+// "1 process of at least 2 is there: they wait for 1 more worker".
+std::string WaitText(std::size_t there, std::size_t least, const char* how) {
+  return fmt::format("{} of at least {} {} {}: they wait for {}", Counted(there, "process"), least,
+                     Agreeing(there, "is", "are"), how, Counted(least - there, "more worker"));
+}
+
+}  // namespace
+
 std::size_t ElasticJob::Least() const {
   return std::max<std::size_t>(1, story_.spec().strategy().workers());
 }
@@ -24,7 +36,7 @@ void ElasticJob::Begin() {
   if (!BeginsOn(Choose().size() >= Least())) return;
   story_.SetState(
       record().job().started_ms() > 0 ? v1::JOB_STATE_RESTORING : v1::JOB_STATE_STARTING,
-      "STARTING_PROCESSES", "workers fetch its files and claim addresses");
+      "STARTING_PROCESSES", kMakingReady);
   Fill();
 }
 
@@ -53,6 +65,8 @@ void ElasticJob::GoOnAfterRestart() {
     if (task.state() == "lost") place.stage = Stage::kLost;
     if (task.state() == "starting" || task.state() == "running") place.stage = Stage::kRunning;
     complete_ = complete_ || (task.state() == "ended" && task.how() == kEndedWell);
+    // Who is not replaced was not by the coordinator before this one either.
+    if (!Replaces() && task.state() == "ended" && IsFailureText(task.how())) failures_ = 1;
   }
   began_ = true;
   phase_ = Phase::kBegun;
@@ -60,6 +74,13 @@ void ElasticJob::GoOnAfterRestart() {
   if (record().stop_requested()) return GoOnStopping();
   story_.SetState(v1::JOB_STATE_RUNNING, "COORDINATOR_RESTARTED",
                   "its processes go on; their workers tell what became of them");
+}
+
+// Those that are only made ready need not be waited for: nothing of them runs.
+bool ElasticJob::HasProcesses() const {
+  return std::ranges::any_of(places_, [](const Place& one) {
+    return one.stage == Stage::kStarting || one.stage == Stage::kRunning;
+  });
 }
 
 // --- What people see.
@@ -93,7 +114,14 @@ void ElasticJob::Show() {
 }
 
 void ElasticJob::SayState() {
-  if (!began_ || ending_ || record().stop_requested()) return;
+  if (ending_ || record().stop_requested()) return;
+  if (!began_) {
+    const std::size_t live = Live();
+    const bool few = live < Least();
+    return story_.SetState(record().job().state(),
+                           few ? "WAITING_FOR_WORKERS" : "STARTING_PROCESSES",
+                           few ? WaitText(live, Least(), "made ready") : kMakingReady);
+  }
   const auto run =
       static_cast<std::size_t>(std::count_if(places_.begin(), places_.end(), [](const Place& one) {
         return one.stage == Stage::kRunning;
@@ -102,10 +130,7 @@ void ElasticJob::SayState() {
     return story_.SetState(v1::JOB_STATE_RUNNING, "ENDING", "its last step is done");
   }
   if (run >= Least()) return story_.SetState(v1::JOB_STATE_RUNNING, "", "");
-  story_.SetState(
-      v1::JOB_STATE_RUNNING, "WAITING_FOR_WORKERS",
-      fmt::format("{} of at least {} {} there: they wait for {}", Counted(run, "process"), Least(),
-                  Agreeing(run, "is", "are"), Counted(Least() - run, "more worker")));
+  story_.SetState(v1::JOB_STATE_RUNNING, "WAITING_FOR_WORKERS", WaitText(run, Least(), "there"));
 }
 
 void ElasticJob::DescribeWorker(const TaskId& worker, v1::TaskState& state) const {

@@ -71,7 +71,7 @@ class ElasticJob final : public LaunchedJob {
   void Begin() override;
   void Leave() override;
   void GoOnAfterRestart() override;
-  bool HasProcesses() const override { return Live() > 0; }
+  bool HasProcesses() const override;
   void DescribeWorker(const TaskId& worker, v1::TaskState& state) const override;
   std::size_t Least() const;
   std::size_t Most() const;
@@ -121,6 +121,8 @@ class ElasticJob final : public LaunchedJob {
   void Vacate(Place& place, const std::string& how);
   void SendStop(const Place& place, Millis grace);
   void BeginEnding(Millis grace) override;
+  // Places whose workers are only made ready are vacant again: nothing is to begin there any more.
+  void GiveUpUnstarted();
   void LetOneGo();
   void AwaitNews(const Place& place, SessionId session);
   void OnAdoptLimit();

@@ -17,6 +17,9 @@ namespace {
 constexpr Millis kQuick{60'000};
 constexpr Millis kSoonAgain{250};
 
+// What became of a process with its worker: no process has ended with these words.
+std::string LostText(const std::string& how) { return "its worker was lost: " + how; }
+
 // More than there are processes: those of lost workers keep theirs.
 int PlacesFor(std::size_t most) { return static_cast<int>(2 * most + 8); }
 
@@ -309,13 +312,14 @@ void ElasticJob::OnExited(const Member& member, Place& place, const v1::LaunchEv
                 fields);
   } else if (well && !asked) {
     complete_ = true;
+    GiveUpUnstarted();
   } else if (!asked) {
     story_.Tell("PROCESS_ENDED", what, &task, fields,
                 {end.last_lines().begin(), end.last_lines().end()});
     NoteFailure(place, end);
   }
   // A coordinator that is started again must not take it for one that has done its work.
-  Vacate(place, asked ? end.how() + ", as asked" : end.how());
+  Vacate(place, asked ? end.how() + kAsAsked : end.how());
 }
 
 // A process has ended by itself, and not well: the job ends by its restart policy, or goes on with
@@ -384,7 +388,7 @@ void ElasticJob::OnLost(const Member& member) {
     const bool may_live = place.stage == Stage::kStarting || place.stage == Stage::kRunning;
     place.stage = may_live ? Stage::kLost : Stage::kVacant;
     place.heard = false;
-    place.how = member.how;
+    place.how = may_live ? member.how : LostText(member.how);
   }
   story_.Tell("WORKER_LOST",
               fmt::format("{} (process {}) was lost: {}; the others go on without its process",
@@ -409,7 +413,7 @@ void ElasticJob::OnArrival(const Member& member, const Arrival& arrival) {
         AwaitNews(place, member.session);
         continue;
       }
-      Vacate(place, place.how.empty() ? "it was started anew" : place.how);
+      Vacate(place, place.how.empty() ? "its worker was started anew" : LostText(place.how));
     } else if (place.stage == Stage::kPreparing || place.stage == Stage::kReady ||
                place.stage == Stage::kStarting) {
       // What was on its way to it may have been lost with the old stream.
@@ -464,8 +468,17 @@ void ElasticJob::OnAdoptLimit() {
 
 // --- Ending.
 
+void ElasticJob::GiveUpUnstarted() {
+  for (Place& place : places_) {
+    if (place.stage == Stage::kPreparing || place.stage == Stage::kReady) {
+      Vacate(place, "its job ends before it has begun");
+    }
+  }
+}
+
 void ElasticJob::BeginEnding(Millis grace) {
   ending_ = true;
+  GiveUpUnstarted();
   for (const Place& place : places_) {
     if (place.live()) SendStop(place, grace);
   }

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "common/base/words.h"
+
 namespace muster::coordinator {
 namespace {
 
@@ -75,21 +77,24 @@ Fitness::LeftOut Fitness::LeaveOut(const TaskId& worker, const Status& why, Time
 }
 
 bool Fitness::AllRefuse(const std::vector<const Member*>& workers) const {
-  return std::all_of(workers.begin(), workers.end(), [this](const Member* worker) {
+  const auto refuses = [this](const Member* worker) {
     const auto found = unfit_.find(worker->task);
     return found != unfit_.end() && found->second.left_out && IsUsersError(found->second.why);
-  });
+  };
+  return !workers.empty() && std::ranges::all_of(workers, refuses);
 }
 
 std::string Fitness::Reasons(const std::vector<const Member*>& workers) const {
   std::string text;
+  std::size_t named = 0;
   for (const Member* worker : workers) {
     const auto found = unfit_.find(worker->task);
     if (found == unfit_.end() || found->second.why.ok()) return {};
+    if (named++ >= kMostNamed) continue;
     text += fmt::format("{}{}: {}", text.empty() ? "" : "; ", worker->task.ToString(),
                         Message(found->second.why));
   }
-  return text;
+  return named <= kMostNamed ? text : fmt::format("{}; and {} more", text, named - kMostNamed);
 }
 
 }  // namespace muster::coordinator

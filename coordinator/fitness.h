@@ -46,9 +46,9 @@ class Fitness {
   void Forget(const TaskId& worker) { unfit_.erase(worker); }
   void Clear() { unfit_.clear(); }
 
-  // Each of them was left out for the user's error.
+  // There are some, and each of them was left out for the user's error.
   bool AllRefuse(const std::vector<const Member*>& workers) const;
-  // Each of them with its reason; empty: one has none.
+  // Each of them with its reason, as many as people read; empty: one has none.
   std::string Reasons(const std::vector<const Member*>& workers) const;
 
  private:

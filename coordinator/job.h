@@ -47,8 +47,8 @@ class Job {
   const std::string& id() const { return story_.id(); }
   const v1::JobRecord& record() const { return story_.record(); }
   bool ended() const { return phase_ == Phase::kEnded; }
-  // Nobody waits for an answer.
-  bool unwatched() const { return story_.parked().empty(); }
+  // Nobody waits for an answer, and what it had is let go.
+  bool forgettable() const { return ended() && !releasing_ && story_.parked().empty(); }
   bool admitted() const { return admitted_; }
   // Nothing but a slot is missing for it to begin. Who waits for tasks needs none.
   bool WantsSlot() const;

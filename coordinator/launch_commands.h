@@ -4,6 +4,7 @@
 #include <csignal>
 #include <cstdint>
 #include <string>
+#include <string_view>
 
 #include <fmt/format.h>
 
@@ -23,6 +24,8 @@ inline constexpr Millis kStopMargin{10'000};
 inline constexpr Millis kAdoptLimit{20'000};
 // What a worker calls the end of a process that did what it was to do.
 inline constexpr const char* kEndedWell = "exit code 0";
+// Behind what a worker calls the end of a process that was asked to end.
+inline constexpr const char* kAsAsked = ", as asked";
 // Exit codes up to here are the program's own word, beyond them a shell's for a signal.
 inline constexpr std::uint32_t kOwnExitCodes = 127;
 
@@ -47,6 +50,13 @@ inline std::string EndText(const v1::LaunchEvent& end) {
   const bool says_why = end.signal() != SIGKILL && !end.last_error().empty();
   return fmt::format("ended {} {}{}{}", end.signal() != 0 ? "by" : "with", end.how(),
                      says_why ? ": " : "", says_why ? end.last_error() : "");
+}
+
+// Whether that, in a job's row, is how a process ended that failed of itself. What becomes of one
+// with its worker is said in other words.
+inline bool IsFailureText(std::string_view how) {
+  return (how.starts_with("exit code ") || how.starts_with("signal ")) && how != kEndedWell &&
+         !how.ends_with(kAsAsked);
 }
 
 // The program's own word: another run would say it again.

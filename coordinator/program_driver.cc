@@ -40,6 +40,8 @@ void ProgramJob::StartDriver() {
     driver_.beginning = false;
     if (status.ok() && MayStartDriver() && Missing().empty()) return RunDriver();
     story_.record().set_driver_begun(false);
+    // The row without it is on its way before who waits for this goes on.
+    if (world_.on_settled) world_.on_settled();
     if (status.ok()) {
       story_.Persist();
       StartDriver();  // watches who is missing now
@@ -152,7 +154,15 @@ void ProgramJob::TellMembers() {
     if (!executor.ready) continue;
     AddWorker(task, executor.incarnation, executor.endpoint, members);
   }
-  for (const Member* server : Servers()) {
+  std::vector<const Member*> servers = Servers();
+  // One that was asked to end serves what it holds until it is released.
+  for (const Member* leaving : world_.members.Draining()) {
+    if (driver_.servers.contains(leaving->task)) servers.push_back(leaving);
+  }
+  std::ranges::sort(servers, {}, [](const Member* server) { return server->task; });
+  driver_.servers.clear();
+  for (const Member* server : servers) {
+    driver_.servers.insert(server->task);
     v1::PsAddress& address = *members.add_servers();
     address.set_index(static_cast<std::uint32_t>(server->task.index));
     address.set_boot_id(server->info.boot_id());

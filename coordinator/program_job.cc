@@ -69,8 +69,8 @@ std::string ProgramJob::AfterRestart() const {
   const std::string died = "the program's main() was its child and ended with it; ";
   if (MayBeginAnew()) return died + "it begins anew when workers are there";
   return died + (MostRestarts() == 0 ? "its restart policy is never"
-                                     : fmt::format("it has begun anew {} times already",
-                                                   record().job().restarts()));
+                                     : fmt::format("it has begun anew {} already",
+                                                   Counted(record().job().restarts(), "time")));
 }
 
 void ProgramJob::GoOnAfterRestart() {
@@ -89,9 +89,9 @@ void ProgramJob::GoOnAfterRestart() {
             ? "the coordinator was restarted, and the program's main() ended with it. Submit it "
               "again; with --restart-policy on-failure main() begins anew by itself"
             : fmt::format(
-                  "the coordinator was restarted, and the program's main() ended with it "
-                  "for the {}th time; --max-restarts {} allows no more. Submit it again",
-                  record().job().restarts() + 1, MostRestarts());
+                  "the coordinator was restarted, and the program's main() ended with it. It has "
+                  "begun anew {} already; --max-restarts {} allows no more. Submit it again",
+                  Counted(record().job().restarts(), "time"), MostRestarts());
     return End(v1::JOB_STATE_FAILED, Aborted("{}", what), what, "COORDINATOR_RESTARTED");
   }
   v1::Job& job = *story_.record().mutable_job();
@@ -180,14 +180,15 @@ void ProgramJob::BeginStop(Millis grace) {
                               static_cast<double>(limit.count()) / 1000));
 }
 
+// While it is being written that main() begins, the row says so of one that may never run.
 bool ProgramJob::Settled() const {
-  return phase_ != Phase::kBegun || !driver_.running || given_up_;
+  return phase_ != Phase::kBegun || !(driver_.running || driver_.beginning) || given_up_;
 }
 
 // A worker's closures go to others, where there are some; a server's variables go nowhere. While
 // main() ends with the cluster it may need all of them, to save what it has.
 bool ProgramJob::MayLeave(const Member& member) const {
-  if (Settled()) return true;
+  if (Settled() || !driver_.running) return true;
   if (member.task.type == "ps") {
     const auto& held = member.heartbeat.job_bytes();
     return std::none_of(held.begin(), held.end(),
@@ -210,9 +211,11 @@ void ProgramJob::OnClusterDraining() {
 void ProgramJob::GiveUpCut(const std::string& why) {
   if (Settled()) return;
   given_up_ = true;
-  story_.Tell("DRAIN_UNSAVED",
-              fmt::format("main() did not end with the cluster, and is killed: {}", why), nullptr,
-              {{"why", why}});
+  if (driver_.running) {
+    story_.Tell("DRAIN_UNSAVED",
+                fmt::format("main() did not end with the cluster, and is killed: {}", why), nullptr,
+                {{"why", why}});
+  }
   if (world_.on_settled) world_.on_settled();
 }
 

@@ -68,6 +68,8 @@ class ProgramJob final : public Job {
     int pid = 0;
     // The error that has left main(), or OK; nothing: it has not said.
     std::optional<Status> end;
+    // The servers that it was told of last.
+    std::set<TaskId> servers;
     // Servers that hold variables of it and are lost, and how.
     std::map<TaskId, std::string> away;
   };

@@ -21,8 +21,10 @@ Story::Story(World& world, StoredJob stored)
   for (const v1::CheckpointInfo& info : checkpoints_) {
     if (!info.refused().empty()) refused_.insert(info.directory());
   }
-  // Changes after the last row that was written may have been seen by readers: go past them.
-  record_.mutable_job()->set_version(record_.job().version() + 10'000);
+  // Changes after the last row that was written may have been seen by readers: go past them,
+  // however many there were. (A journal from a backup has an older epoch than some readers.)
+  record_.mutable_job()->set_version(
+      std::max(record_.job().version() + 10'000, InEpoch(world.epoch, 0)));
 }
 
 std::int64_t Story::WallMs() const {

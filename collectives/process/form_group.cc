@@ -10,6 +10,7 @@
 #include <span>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include <fmt/format.h>
 #include <poll.h>
@@ -25,7 +26,9 @@
 #include "collectives/process/shared_memory.h"
 #include "collectives/process/signature.h"
 #include "collectives/process/watch.h"
+#include "common/base/folder_lock.h"
 #include "common/base/mutex.h"
+#include "common/base/private_directory.h"
 #include "common/base/time_left.h"
 #include "common/base/words.h"
 #include "common/net/channel.h"
@@ -95,15 +98,24 @@ std::uint32_t SignatureOf(const std::vector<GroupMember>& members) {
   return static_cast<std::uint32_t>(signature.value());
 }
 
-// A Unix socket in a folder of its own, while a group forms.
+// A Unix socket in a folder of its own, while a group forms. Without one, data between members of
+// this host goes over TCP.
+//
+// The folder is locked as long as its process lives. One that is not was left by a process that was
+// killed meanwhile: the next that forms a group here removes it.
 class HostDoor {
  public:
   HostDoor() {
-    std::string folder = (std::filesystem::temp_directory_path() / "muster-group-XXXXXX").string();
-    if (::mkdtemp(folder.data()) == nullptr) return;
-    folder_ = folder;
-    // Without one, data between members of this host goes over TCP.
-    if (auto listener = net::ListenUnix(folder + "/member"); listener.ok()) {
+    std::error_code none;
+    const std::filesystem::path temporary = std::filesystem::temp_directory_path(none);
+    if (none) return;
+    const std::string prefix = fmt::format("muster-group-{}-", ::geteuid());
+    RemoveLeft(temporary, prefix);
+    for (int tries = 0; tries < kMostTries && folder_.empty(); ++tries) {
+      TakeFolder((temporary / (prefix + "XXXXXX")).string());
+    }
+    if (folder_.empty()) return;
+    if (auto listener = net::ListenUnix(folder_ + "/member"); listener.ok()) {
       listener_ = *std::move(listener);
       path_ = listener_.address;
     }
@@ -121,7 +133,37 @@ class HostDoor {
   const std::string& path() const { return path_; }
 
  private:
+  // Others who look for what was left may have the folder before it is locked.
+  static constexpr int kMostTries = 8;
+
+  static void RemoveLeft(const std::filesystem::path& temporary, const std::string& prefix) {
+    std::error_code ignored;
+    std::vector<std::string> folders;
+    for (std::filesystem::directory_iterator at(temporary, ignored), end; !ignored && at != end;
+         at.increment(ignored)) {
+      const std::filesystem::path& path = at->path();
+      if (path.filename().string().starts_with(prefix)) folders.push_back(path.string());
+    }
+    for (const std::string& folder : folders) {
+      if (!RequireOwnDirectory(folder).ok()) continue;
+      const auto lock = FolderLock::Take(folder, FolderLock::How::kAlone, Millis(0));
+      if (lock.ok()) std::filesystem::remove_all(folder, ignored);
+    }
+  }
+
+  void TakeFolder(std::string pattern) {
+    if (::mkdtemp(pattern.data()) == nullptr) return;
+    auto lock = FolderLock::Take(pattern, FolderLock::How::kAlone, Millis(0));
+    std::error_code gone;
+    const bool taken = lock.status().code() == StatusCode::kDeadlineExceeded;
+    if (taken || !std::filesystem::exists(pattern, gone)) return;
+    folder_ = std::move(pattern);
+    // A file system without locks lets nobody else have it either.
+    if (lock.ok()) lock_.emplace(*std::move(lock));
+  }
+
   std::string folder_;
+  std::optional<FolderLock> lock_;
   std::string path_;
   net::Listener listener_;
 };

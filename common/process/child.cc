@@ -29,6 +29,9 @@ using std::chrono::milliseconds;
 
 // A longer line is handed on in pieces, so that a child cannot make us hold without bound.
 constexpr std::size_t kLongestLine = 64 * 1024;
+// Reads, of 16 KiB, for what a process had written when it ended: more than a pipe holds. Others
+// that it has left in its group may write on without a pause, until they are killed.
+constexpr int kLastReads = 128;
 // How long the pipe may still be held open by a process that left the group before it died.
 constexpr milliseconds kAfterlife{200};
 
@@ -184,6 +187,7 @@ class RealChild final : public Child {
 
   // Until the process has ended or has closed all its outputs.
   void ReadUntilEnd() {
+    int reads_left = kLastReads;
     while (output_.open || errors_.open) {
       pollfd polled[3] = {{output_.Descriptor(), POLLIN, 0},
                           {errors_.Descriptor(), POLLIN, 0},
@@ -191,7 +195,8 @@ class RealChild final : public Child {
       if (::poll(polled, 3, -1) < 0 && errno != EINTR) return;
       if (polled[0].revents != 0) ReadSome(output_);
       if (polled[1].revents != 0) ReadSome(errors_);
-      if (polled[0].revents == 0 && polled[1].revents == 0 && polled[2].revents != 0) return;
+      const bool silent = polled[0].revents == 0 && polled[1].revents == 0;
+      if (polled[2].revents != 0 && (silent || --reads_left == 0)) return;
     }
   }
 

@@ -39,7 +39,7 @@ Range PortRange() {
   return range(kLeast, kMost);
 }
 
-// Names are of a network namespace, as ports are. -1: another has it.
+// Names are of a network namespace, as ports are. -1: errno says why; EADDRINUSE: another has it.
 int ClaimName(std::uint16_t port) {
   const int fd = ::socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
   if (fd < 0) return -1;
@@ -49,9 +49,14 @@ int ClaimName(std::uint16_t port) {
   std::memcpy(name.sun_path + 1, text.data(), text.size());
   const auto length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + text.size());
   if (::bind(fd, reinterpret_cast<const sockaddr*>(&name), length) == 0) return fd;
+  const int error = errno;
   ::close(fd);
+  errno = error;
   return -1;
 }
+
+// Another port would be no better.
+bool NoDescriptors(int error) { return error == EMFILE || error == ENFILE; }
 
 // Without SO_REUSEADDR: not even an old connection is left of it. -1: errno says why.
 int Hold(const addrinfo& address) {
@@ -97,7 +102,10 @@ Result<std::vector<PortClaim>> PortAllotter::Claim(const std::string& host, std:
     next_ = (next_ + 1) % size;
     PortClaim claim;
     claim.claim_ = ClaimName(port);
-    if (claim.claim_ < 0) continue;
+    if (claim.claim_ < 0) {
+      if (NoDescriptors(errno)) return FromErrno(errno, fmt::format("ports on {}", host));
+      continue;
+    }
     addrinfo hints{};
     hints.ai_flags = AI_NUMERICHOST | AI_NUMERICSERV;
     hints.ai_socktype = SOCK_STREAM;
@@ -113,6 +121,8 @@ Result<std::vector<PortClaim>> PortAllotter::Claim(const std::string& host, std:
       claims.push_back(std::move(claim));
     } else if (error == EADDRNOTAVAIL) {
       return InvalidArgument("ports on {}: this machine has no such address", host);
+    } else if (NoDescriptors(error)) {
+      return FromErrno(error, fmt::format("ports on {}", host));
     }
   }
   if (claims.size() == count) return claims;

@@ -43,7 +43,8 @@ class PortAllotter {
   PortAllotter();
 
   // Ports on which a socket may be bound at the numeric address `host`.
-  //   kInvalidArgument: no such address on this machine.  kResourceExhausted: none is free.
+  //   kInvalidArgument: no such address on this machine.  kResourceExhausted: none is free, or no
+  //   descriptor is left: each claim has two.
   Result<std::vector<PortClaim>> Claim(const std::string& host, std::size_t count);
 
  private:

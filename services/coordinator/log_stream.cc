@@ -34,7 +34,10 @@ class LogStream : public WriteStream<v1::LogRecord> {
                             query_.tail, job_limits::kMostTail));
       }
       if (front_.core == nullptr) return End(Front::Closing());
-      if (const auto job = front_.Look(caller_, "logs", job_); !job.ok()) return End(job.status());
+      const auto job = front_.Look(caller_, "logs", job_);
+      if (!job.ok()) return End(job.status());
+      // A job of the same name that comes later has lines and cursors of its own.
+      job_ = (*job)->id();
       Next();
     });
   }
@@ -85,7 +88,7 @@ class LogStream : public WriteStream<v1::LogRecord> {
     Write();
   }
 
-  const std::string job_;
+  std::string job_;
   const bool follow_;
   services::Caller caller_;
   LogStore::Query query_;

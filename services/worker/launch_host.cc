@@ -67,11 +67,12 @@ int ReadPid(int fd) {
 
 // A process, and what its threads have left for the strand.
 struct LaunchHost::Running {
-  std::unique_ptr<process::Child> child;
   std::unique_ptr<process::WaitPage> page;  // null: it could not be had
   std::optional<process::MemoryGauge> memory;
   Mutex mutex;
   std::string last_error MUSTER_GUARDED_BY(mutex);
+  // Goes first: until it has, its thread may have a line for the above.
+  std::unique_ptr<process::Child> child;
 };
 
 LaunchHost::LaunchHost(Options options, ThreadScheduler& strand, AttachClient& client,

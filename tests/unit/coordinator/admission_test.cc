@@ -1,4 +1,4 @@
-// Who runs and who waits; names and ids; what cannot be written to the database.
+// Who runs, who waits, who is forgotten; names and ids; what cannot be written to the database.
 #include "tests/support/catch.h"
 #include "tests/unit/coordinator/fake_cluster.h"
 
@@ -23,6 +23,33 @@ TEST_CASE("Jobs that wait for tasks hold back no others", "[coordinator][unit]")
   (void)cluster.Join({"ps", 0});
   CHECK(cluster.State("a") == v1::JOB_STATE_RUNNING);
   CHECK(cluster.job("b").record().job().reason() == "WAITING_FOR_SLOT");
+}
+
+TEST_CASE("A slot that one job was promised goes to no second one whose tasks come right after",
+          "[coordinator][unit]") {
+  Coordinator::Options options;
+  options.max_running_jobs = 1;
+  Cluster cluster(options);
+  REQUIRE(cluster.Submit(Cluster::Spec("job")).ok());
+  REQUIRE(cluster.Submit(Cluster::WithoutServers("second")).ok());
+  // Both registrations come before anything that the first one has led to.
+  for (const TaskId& task : {TaskId{"worker", 0}, TaskId{"ps", 0}}) {
+    auto daemon = std::make_shared<testing::FakeDaemon>(cluster, task, "boot-1");
+    cluster.daemons[task] = daemon;
+    v1::Register info;
+    *info.mutable_task() = ToProto(task);
+    info.set_boot_id("boot-1");
+    info.mutable_data()->set_tcp_address("127.0.0.1:5000");
+    daemon->session = *cluster.core->Register(info, daemon);
+  }
+  cluster.Settle();
+
+  CHECK(cluster.State("second") == v1::JOB_STATE_RUNNING);
+  CHECK(cluster.State("job") == v1::JOB_STATE_PENDING);
+  CHECK(cluster.job("job").record().job().reason() == "WAITING_FOR_SLOT");
+  cluster.job("second").Stop(Millis(10));
+  cluster.Pass(Millis(200));
+  CHECK(cluster.State("job") == v1::JOB_STATE_RUNNING);
 }
 
 TEST_CASE("A job whose servers stay away gives its slot up, and takes the next one that is free",
@@ -66,6 +93,32 @@ TEST_CASE(
   CHECK(cluster.job("other-3").id() == "other-3-2");
 }
 
+TEST_CASE("Of ended jobs those are forgotten that ended first, and no number is used again",
+          "[coordinator][unit]") {
+  Coordinator::Options options;
+  options.keep_jobs = 1;
+  Cluster cluster(options);
+  cluster.JoinAll(1, 1);
+  for (const char* name : {"long", "short", "newest"}) {
+    REQUIRE(cluster.Submit(Cluster::Spec(name)).ok());
+  }
+  for (const char* name : {"newest", "short", "long"}) {
+    cluster.job(name).Stop(Millis(10));
+    cluster.Pass(Millis(200));
+  }
+
+  REQUIRE(cluster.core->Find("long").ok());
+  CHECK(cluster.State("long") == v1::JOB_STATE_CANCELLED);
+  CHECK_FALSE(cluster.core->Find("short").ok());
+  cluster.RestartCoordinator();
+  cluster.JoinAll(1, 1);
+  CHECK(cluster.core->Find("long").ok());
+  v1::JobSpec edited = Cluster::Spec("newest");
+  edited.set_batch_size(20);
+  REQUIRE(cluster.Submit(edited).ok());
+  CHECK(cluster.job("newest").id() == "newest-4");
+}
+
 TEST_CASE("A dry run is refused where a job that runs has the name, and changes nothing there",
           "[coordinator][unit]") {
   Cluster cluster;
@@ -92,6 +145,26 @@ TEST_CASE("A dry run is refused where a job that runs has the name, and changes 
   CHECK(cluster.Submit(Cluster::Spec(), /*dry_run=*/true, /*restart=*/true).ok());
   CHECK(cluster.State() == v1::JOB_STATE_CANCELLED);
   CHECK(cluster.core->List().jobs_size() == 1);
+}
+
+TEST_CASE("A dry run without parameter servers finds nothing wrong and says that it would wait",
+          "[coordinator][unit]") {
+  Cluster cluster;
+  (void)cluster.Join({"worker", 0});
+  auto dry = cluster.Submit(Cluster::Spec(), /*dry_run=*/true);
+  REQUIRE(dry.ok());
+  CHECK(dry->problems().empty());
+  CHECK(dry->waits_for() == "a parameter server");
+  REQUIRE(dry->plan().variables_size() == 1);
+  CHECK(dry->plan().total_steps() == 100);
+  CHECK(dry->plan().variables(0).shards().empty());
+  CHECK(dry->plan().ps().empty());
+
+  (void)cluster.Join({"ps", 0});
+  dry = cluster.Submit(Cluster::Spec(), /*dry_run=*/true);
+  REQUIRE(dry.ok());
+  CHECK(dry->waits_for().empty());
+  CHECK(dry->plan().variables(0).shards_size() == 1);
 }
 
 TEST_CASE("An end that cannot be written is not told as one until it is", "[coordinator][unit]") {

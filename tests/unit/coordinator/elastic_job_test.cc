@@ -153,6 +153,26 @@ TEST_CASE("Below its least an elastic job waits, and says for how many",
   CHECK(cluster.Known(0).size() == 3);
 }
 
+TEST_CASE("An elastic job that loses a worker before it has begun says for how many it waits",
+          "[coordinator][launch][elastic]") {
+  ElasticCluster cluster;
+  cluster.JoinAll(0, 2);
+  cluster.at({"worker", 1}).needs_files = {v1::Command::kPrepareLaunch};
+  REQUIRE(cluster.Submit(ElasticSpec(2, 4)).ok());
+  REQUIRE(cluster.job().reason() == "STARTING_PROCESSES");
+
+  cluster.Kill({"worker", 1});
+  cluster.Pass(Millis(5'000));
+  CHECK(cluster.job().state() == v1::JOB_STATE_STARTING);
+  CHECK(cluster.job().reason() == "WAITING_FOR_WORKERS");
+  CHECK(cluster.Message() == "1 process of at least 2 is made ready: they wait for 1 more worker");
+
+  (void)cluster.Join({"worker", 2});
+  CHECK(cluster.job().state() == v1::JOB_STATE_RUNNING);
+  CHECK(cluster.job().reason().empty());
+  CHECK(cluster.Running() == 2);
+}
+
 TEST_CASE("A lost worker that is back with its process makes the latest one leave",
           "[coordinator][launch][elastic]") {
   ElasticCluster cluster;
@@ -393,6 +413,109 @@ TEST_CASE("A stop asks the processes of an elastic job to end, and replaces none
   for (const std::uint32_t place : {0U, 1U}) cluster.Ends(place, 0, SIGTERM, true);
   CHECK(cluster.job().state() == v1::JOB_STATE_CANCELLED);
   CHECK(cluster.job().restarts() == 0);
+}
+
+// One place of an elastic job runs; the worker of the other one waits for files.
+class HalfReady : public ElasticCluster {
+ public:
+  HalfReady() {
+    JoinAll(0, 2);
+    Run(ElasticSpec(1, 2));
+    Ends(1, 0, SIGKILL);
+    at({"worker", 1}).needs_files = {v1::Command::kPrepareLaunch};
+    Pass(Millis(1'000));
+    REQUIRE(Running() == 1);
+    REQUIRE(Task(1).state() == "starting");
+  }
+  // How many processes that worker was asked to start.
+  auto Started(int worker) {
+    return std::ranges::count_if(at({"worker", worker}).commands, &v1::Command::has_start_launch);
+  }
+};
+
+TEST_CASE("What is only made ready for a process is given up when the others have ended well",
+          "[coordinator][launch][elastic]") {
+  HalfReady cluster;
+
+  cluster.Ends(0, 0);
+
+  CHECK(cluster.job().state() == v1::JOB_STATE_SUCCEEDED);
+  cluster.at({"worker", 1}).FilesCome();
+  cluster.Pass(Millis(1'000));
+  CHECK(cluster.job().state() == v1::JOB_STATE_SUCCEEDED);
+  CHECK(cluster.Started(1) == 1);
+}
+
+TEST_CASE("A stop does not wait for what is only made ready for a process",
+          "[coordinator][launch][elastic]") {
+  SECTION("beside one that runs") {
+    HalfReady cluster;
+    cluster.any("train").Stop(Millis(60'000));
+    cluster.Settle();
+    CHECK(cluster.job().state() == v1::JOB_STATE_STOPPING);
+    cluster.Ends(0, 0, SIGTERM, true);
+    CHECK(cluster.job().state() == v1::JOB_STATE_CANCELLED);
+  }
+  SECTION("where none has begun") {
+    ElasticCluster cluster;
+    cluster.JoinAll(0, 2);
+    cluster.at({"worker", 1}).needs_files = {v1::Command::kPrepareLaunch};
+    REQUIRE(cluster.Submit(ElasticSpec(2, 2)).ok());
+    REQUIRE(cluster.job().state() == v1::JOB_STATE_STARTING);
+    cluster.any("train").Stop(Millis(60'000));
+    cluster.Settle();
+    CHECK(cluster.job().state() == v1::JOB_STATE_CANCELLED);
+  }
+}
+
+TEST_CASE("A process that failed is not replaced by another coordinator either where none is",
+          "[coordinator][launch][elastic]") {
+  ElasticCluster cluster;
+  cluster.JoinAll(0, 3);
+  cluster.Run(ElasticSpec(1, 3, v1::RESTART_POLICY_NEVER));
+  const std::map<int, v1::StartLaunch> launched = {{0, cluster.at({"worker", 0}).launched},
+                                                   {2, cluster.at({"worker", 2}).launched}};
+  cluster.Ends(1, 3);
+  cluster.RestartCoordinator();
+
+  (void)cluster.Join({"worker", 1});
+  for (const auto& [worker, launch] : launched) {
+    FakeDaemon& daemon = cluster.Join({"worker", worker});
+    daemon.launched = launch;
+    daemon.LaunchedProcess(static_cast<std::uint32_t>(worker), v1::LaunchEvent::KIND_STARTED);
+  }
+  cluster.Pass(Millis(25'000));
+
+  CHECK(cluster.job().state() == v1::JOB_STATE_RUNNING);
+  CHECK(cluster.Running() == 2);
+  CHECK(cluster.Task(1).state() == "ended");
+}
+
+TEST_CASE("How a worker's daemon ended is not taken for how its process did by another coordinator",
+          "[coordinator][launch][elastic]") {
+  const auto policy = GENERATE(v1::RESTART_POLICY_ON_FAILURE, v1::RESTART_POLICY_NEVER);
+  const std::string how = policy == v1::RESTART_POLICY_NEVER ? "exit code 3" : "exit code 0";
+  ElasticCluster cluster;
+  cluster.JoinAll(0, 3);
+  cluster.Run(ElasticSpec(1, 2, policy));
+  const v1::StartLaunch launched = cluster.at({"worker", 0}).launched;
+  cluster.core->OnDaemonExit({"worker", 1}, 1'002, how);
+  cluster.Settle();
+  REQUIRE(cluster.Task(2).state() == "running");
+  // Another process is that worker now, so that its place is vacant.
+  (void)cluster.Join({"worker", 1}, "boot-2");
+  REQUIRE(cluster.Task(1).state() == "ended");
+  cluster.RestartCoordinator();
+
+  FakeDaemon& daemon = cluster.Join({"worker", 0});
+  daemon.launched = launched;
+  daemon.LaunchedProcess(0, v1::LaunchEvent::KIND_STARTED);
+  (void)cluster.Join({"worker", 1}, "boot-2");
+  (void)cluster.Join({"worker", 2}, "boot-2");
+  cluster.Pass(Millis(25'000));
+
+  CHECK(cluster.Running() == 2);
+  CHECK(cluster.job().reason().empty());
 }
 
 TEST_CASE("A coordinator that is started again finds the processes of an elastic job",

@@ -309,10 +309,7 @@ class LaunchWorld : public LaunchChance {
   // Another coordinator comes to the same, and nobody is started for it.
   void CheckRestart() {
     const std::string before = Snapshot();
-    // That a process has failed, so that nobody is replaced, is not known to the next one.
-    const bool forgets =
-        elastic_ && launch().restart() == v1::RESTART_POLICY_NEVER && failures_ > 0;
-    const bool steady = (shown().state() == v1::JOB_STATE_RUNNING && !forgets) || job().ended();
+    const bool steady = shown().state() == v1::JOB_STATE_RUNNING || job().ended();
     const std::size_t ran = ran_.size();
     RestartCoordinator();
     Pass(kSettled);

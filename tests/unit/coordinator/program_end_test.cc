@@ -156,7 +156,7 @@ TEST_CASE("A restarted coordinator begins main anew under on_failure, with other
 
   cluster.RestartCoordinator();
   CHECK(cluster.State() == v1::JOB_STATE_FAILED);
-  CHECK(Has(cluster.Said(), "--max-restarts 1 allows no more"));
+  CHECK(Has(cluster.Said(), "It has begun anew 1 time already; --max-restarts 1 allows no more"));
 }
 
 TEST_CASE("A program that has not begun outlives a restart of the coordinator",
@@ -234,6 +234,63 @@ TEST_CASE("Main does not begin before it is on disk that it does", "[coordinator
     cluster.RestartCoordinator();
     CHECK(cluster.State() == v1::JOB_STATE_FAILED);
   }
+}
+
+TEST_CASE("Main that was about to begin when the cluster was asked to end has not run",
+          "[coordinator][program]") {
+  Programs cluster;
+  cluster.JoinAll(0, 1);
+  cluster.at({"worker", 0}).slow_executors = true;
+  REQUIRE(cluster.Submit(ProgramSpec()).ok());
+  cluster.journal_disk.hangs = true;
+  cluster.at({"worker", 0}).Executor(v1::ExecutorEvent::KIND_READY);
+  cluster.Settle();
+  bool drained = false;
+  cluster.core->Drain(Millis(20'000), [&] { drained = true; });
+  cluster.Settle();
+  CHECK_FALSE(drained);
+
+  SECTION("the row that says so is taken back before the coordinator ends") {
+    cluster.journal_disk.Go();
+    cluster.Settle();
+    CHECK(drained);
+    CHECK(cluster.drivers.launched.empty());
+    cluster.RestartCoordinator();
+    CHECK(cluster.State() == v1::JOB_STATE_RESTORING);
+    (void)cluster.Join({"worker", 0}, "boot-2");
+    CHECK(cluster.drivers.launched.size() == 1);
+  }
+  SECTION("a disk that does not answer holds it up no longer than the limit") {
+    cluster.Pass(Millis(20'500));
+    CHECK(drained);
+    CHECK_FALSE(cluster.EventOf("DRAIN_UNSAVED", "words"));
+  }
+}
+
+TEST_CASE("A program that has ended is not forgotten before its processes are let go",
+          "[coordinator][program]") {
+  Programs cluster;
+  cluster.options.keep_jobs = 1;
+  cluster.RestartCoordinator();
+  cluster.JoinAll(0, 1);
+  for (const char* name : {"first", "second"}) {
+    REQUIRE(cluster.Submit(ProgramSpec(name)).ok());
+  }
+  REQUIRE(cluster.drivers.launched.size() == 2);
+  cluster.journal_disk.hangs = true;
+  for (const char* name : {"first", "second"}) {
+    const ProgramJob& job = cluster.words(name);
+    cluster.core->OnDriverExit(job.id(), job.driver(), true, "exit code 0");
+    cluster.Pass(Millis(200));
+  }
+  (void)cluster.Join({"worker", 1});
+  CHECK(cluster.Stops({"worker", 0}) == 0);
+
+  cluster.journal_disk.Go();
+  cluster.Settle();
+  CHECK(cluster.Stops({"worker", 0}) == 2);
+  CHECK_FALSE(cluster.core->Find("first").ok());
+  CHECK(cluster.core->Find("second").ok());
 }
 
 TEST_CASE("A program is asked to stop, and made to when its grace is over",

@@ -325,6 +325,27 @@ TEST_CASE("The last worker, and a server with variables, stay while main runs",
   CHECK(cluster.at({"ps", 0}).released);
 }
 
+TEST_CASE("A server that was asked to end and holds variables is there for main until it goes",
+          "[coordinator][program]") {
+  Programs cluster;
+  cluster.JoinAll(2, 1);
+  cluster.Run();
+  cluster.ServerHolds(0);
+  v1::DaemonMessage leaving;
+  leaving.mutable_draining()->set_reason("SIGTERM");
+  cluster.at({"ps", 0}).Say(leaving);
+  REQUIRE_FALSE(cluster.at({"ps", 0}).released);
+
+  (void)cluster.Join({"worker", 1});
+  CHECK(cluster.MemberIndices() == Indices{0, 1});
+  REQUIRE(cluster.Members().servers_size() == 2);
+  CHECK(cluster.Members().servers(0).index() == 0);
+  cluster.Kill({"ps", 0});
+  cluster.Settle();
+  REQUIRE(cluster.Members().servers_size() == 1);
+  CHECK(cluster.Members().servers(0).index() == 1);
+}
+
 TEST_CASE("One worker of each host looks at a program, and a difference is refused with both",
           "[coordinator][program]") {
   Programs cluster;
@@ -397,6 +418,41 @@ TEST_CASE("When every worker says the user's error the program fails with it",
   CHECK(cluster.State() == v1::JOB_STATE_FAILED);
   CHECK(Has(cluster.Said(), "variable w has another shape here"));
   CHECK(cluster.drivers.launched.empty());
+}
+
+TEST_CASE("A full disk of the last worker, which is on its way out, is not the program's failure",
+          "[coordinator][program]") {
+  Programs cluster;
+  cluster.JoinAll(0, 1);
+  FakeDaemon& worker = cluster.at({"worker", 0});
+  worker.slow_executors = true;
+  REQUIRE(cluster.Submit(ProgramSpec()).ok());
+  v1::DaemonMessage message;
+  message.mutable_draining()->set_reason("SIGTERM");
+  worker.Say(message);
+  v1::CommandResult& result = *message.mutable_result();
+  result.set_command_id(worker.commands.back().id());
+  result.mutable_status()->set_code(static_cast<int>(StatusCode::kResourceExhausted));
+  result.mutable_status()->set_message("/var/cache: no space left");
+  worker.Say(message);
+  cluster.Settle();
+
+  CHECK(cluster.EventOf("WORKER_UNFIT", "words"));
+  CHECK(cluster.State() == v1::JOB_STATE_STARTING);
+  (void)cluster.Join({"worker", 1});
+  CHECK(cluster.drivers.launched.size() == 1);
+}
+
+TEST_CASE("A reason is told of as many workers as people read", "[coordinator][program]") {
+  Programs cluster;
+  const std::map<v1::Command::BodyCase, Status> full{
+      {v1::Command::kStartExecutor, ResourceExhausted("/var/cache: no space left")}};
+  for (int i = 0; i < 25; ++i) (void)cluster.Join({"worker", i}, "boot-1", "a", {}, full);
+  REQUIRE(cluster.Submit(ProgramSpec()).ok());
+
+  CHECK(cluster.words().record().job().reason() == "NO_FIT_WORKER");
+  CHECK(Has(cluster.Said(), "worker:19: /var/cache: no space left; and 5 more"));
+  CHECK_FALSE(Has(cluster.Said(), "worker:20"));
 }
 
 TEST_CASE("Executors that end before they are ready fail the program in the end",

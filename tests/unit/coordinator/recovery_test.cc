@@ -384,6 +384,22 @@ TEST_CASE("Marks of steps belong to a job and a view", "[coordinator][unit]") {
   CHECK_FALSE(StepMarks(directory / "absent").Get(JobNumber(7), ViewId(2)).has_value());
 }
 
+TEST_CASE("A watcher who saw any number of changes is answered at once by the next coordinator",
+          "[coordinator][unit]") {
+  Cluster cluster;
+  cluster.JoinAll(1, 1);
+  REQUIRE(cluster.Submit(Cluster::Spec()).ok());
+  // As many as a day of reports, none of which is written.
+  for (int i = 0; i < 200'000; ++i) cluster.job().story().Touch();
+  const std::uint64_t seen = cluster.job().record().job().version();
+  cluster.RestartCoordinator();
+
+  int answers = 0;
+  cluster.job().Watch(seen, Millis(60'000), [&](const auto&) { ++answers; });
+  cluster.Settle();
+  CHECK(answers == 1);
+}
+
 TEST_CASE("An ended job stays ended over a restart", "[coordinator][unit]") {
   Cluster cluster;
   cluster.JoinAll(1, 1);

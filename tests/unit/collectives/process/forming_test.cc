@@ -1,13 +1,20 @@
 // Members that come late, twice, or are gone before their group has formed.
 #include <chrono>
+#include <filesystem>
 #include <functional>
 #include <memory>
 #include <optional>
+#include <set>
+#include <string>
 #include <thread>
 
 #include <signal.h>
+#include <unistd.h>
 
+#include "common/base/folder_lock.h"
 #include "common/process/wait_page.h"
+#include "tests/support/environment_variables.h"
+#include "tests/support/temp_folder.h"
 #include "tests/unit/collectives/process/members.h"
 
 namespace muster::collectives {
@@ -106,6 +113,37 @@ TEST_CASE("who cannot be reached is on the page with the reason", "[collectives]
            awaited.find("refused") != std::string::npos;
   }));
   CHECK(second.Ended().status().code() == StatusCode::kDeadlineExceeded);
+}
+
+TEST_CASE("what members left that were killed while a group formed is removed by the next group",
+          "[collectives][process][faults]") {
+  namespace fs = std::filesystem;
+  const testing::TempFolder temporary;
+  const testing::EnvironmentVariables variables({{"TMPDIR", temporary.path()}});
+  const auto is_empty = [&] { return fs::is_empty(temporary.path()); };
+  {
+    const Address address(2);
+    const Process killed([&] { return Joins(address, 0); });
+    const auto until = steady_clock::now() + seconds(30);
+    while (is_empty() && steady_clock::now() < until) std::this_thread::yield();
+    killed.Signal(SIGKILL);
+  }
+  REQUIRE_FALSE(is_empty());
+  // One whose process lives, and what is none of ours.
+  const std::string held = temporary / fmt::format("muster-group-{}-living", ::geteuid());
+  fs::create_directory(held);
+  const auto lock = FolderLock::Take(held, FolderLock::How::kAlone, Millis(0));
+  REQUIRE(lock.ok());
+  const std::string other = temporary / "muster-groups";
+  fs::create_directory(other);
+
+  InGroup(Address(2), [](Group&) {});
+
+  std::set<std::string> left;
+  for (const auto& entry : fs::directory_iterator(temporary.path())) {
+    left.insert(entry.path().string());
+  }
+  CHECK(left == std::set<std::string>{held, other});
 }
 
 TEST_CASE("a member that is stopped when all have come, before the group has formed, is noticed",

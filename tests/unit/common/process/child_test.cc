@@ -1,5 +1,6 @@
 #include "common/process/child.h"
 
+#include <atomic>
 #include <condition_variable>
 #include <cstdlib>
 #include <fstream>
@@ -264,6 +265,30 @@ TEST_CASE("End lets a child that obeys SIGTERM finish", "[process][unit]") {
 
   CHECK(exit.code == 5);
   CHECK(lines.lines.back() == "bye");
+}
+
+TEST_CASE("a child's end is seen while others of its group print without a pause",
+          "[process][unit]") {
+  std::atomic<bool> printed = false;
+  Child::Options options =
+      Shell("yes $(head -c 4000 /dev/zero | tr '\\0' x) & read word <&3; exit 3");
+  int ends[2];
+  REQUIRE(::pipe2(ends, O_CLOEXEC) == 0);
+  options.descriptors = {{ends[0], 3}};
+  options.on_line = [&](std::chrono::system_clock::time_point, const std::string&) {
+    if (!printed.exchange(true)) (void)!::write(ends[1], "go\n", 3);
+    std::this_thread::yield();  // the pipe is full again
+  };
+  auto child = Child::Start(std::move(options));
+  REQUIRE(child.ok());
+
+  const auto exit = (*child)->Wait(seconds(30));
+  child->reset();  // its thread has ended, too
+  ::close(ends[0]);
+  ::close(ends[1]);
+
+  REQUIRE(exit.ok());
+  CHECK(exit->code == 3);
 }
 
 TEST_CASE("waiting for a running child ends at the deadline and names it", "[process][unit]") {

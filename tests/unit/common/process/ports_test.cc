@@ -4,7 +4,9 @@
 #include <set>
 
 #include <arpa/inet.h>
+#include <fcntl.h>
 #include <netinet/in.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -63,6 +65,24 @@ TEST_CASE("ports of an address that this machine does not have are refused", "[p
   PortAllotter allotter;
   CHECK(allotter.Claim("203.0.113.7", 1).status().code() == StatusCode::kInvalidArgument);
   CHECK(allotter.Claim("example", 1).status().code() == StatusCode::kInvalidArgument);
+}
+
+TEST_CASE("that no descriptor is left for ports is said and not taken for ports in use",
+          "[process][ports]") {
+  PortAllotter allotter;
+  rlimit before{};
+  REQUIRE(::getrlimit(RLIMIT_NOFILE, &before) == 0);
+  const int next = ::open("/dev/null", O_RDONLY | O_CLOEXEC);
+  REQUIRE(next >= 0);
+  ::close(next);
+  const rlimit few{.rlim_cur = static_cast<rlim_t>(next) + 6, .rlim_max = before.rlim_max};
+  REQUIRE(::setrlimit(RLIMIT_NOFILE, &few) == 0);
+
+  const Result<std::vector<PortClaim>> claims = allotter.Claim("127.0.0.1", 20);
+
+  REQUIRE(::setrlimit(RLIMIT_NOFILE, &before) == 0);
+  CHECK(claims.status().code() == StatusCode::kResourceExhausted);
+  CHECK(Message(claims.status()).find("Too many open files") != std::string::npos);
 }
 
 }  // namespace

@@ -59,6 +59,20 @@ v1::DaemonMessage Register() {
   return message;
 }
 
+v1::JobSpec SmallJob() {
+  v1::JobSpec spec;
+  spec.set_name("job");
+  (*spec.mutable_model()->mutable_parameters())["w"].add_shape(2);
+  spec.mutable_model()->set_forward("def forward(self, x):\n    return x * self.w\n");
+  (*spec.mutable_data()->mutable_idx()->mutable_columns())["x"].add_files("/data/x");
+  spec.mutable_loss()->set_function("def loss(output, x):\n    return output.mean()\n");
+  spec.mutable_optimizer()->set_kind(v1::OPTIMIZER_KIND_SGD);
+  spec.mutable_optimizer()->set_learning_rate(1);
+  spec.set_batch_size(1);
+  spec.set_steps(1);
+  return spec;
+}
+
 TEST_CASE("Every service refuses a call without the token", "[services][unit]") {
   Fixture f;
   const auto jobs = v1::JobService::NewStub(f.channel);
@@ -261,20 +275,66 @@ TEST_CASE("An uploaded file is fetched as it was sent", "[services][unit]") {
   CHECK(reader->Finish().ok());
 }
 
+TEST_CASE("Who follows a job by its name does not go on with the next one of that name",
+          "[services][unit]") {
+  Fixture f;
+  const auto jobs = v1::JobService::NewStub(f.channel);
+  v1::SubmitJobRequest request;
+  *request.mutable_spec() = SmallJob();
+  const auto submit = [&] {
+    grpc::ClientContext context;
+    f.Prepare(context);
+    v1::SubmitJobReply submitted;
+    REQUIRE(jobs->SubmitJob(&context, request, &submitted).ok());
+    return submitted.job().id();
+  };
+  const std::string first = submit();
+  // A parameter server has something to tell of it. No worker is there, so that it waits.
+  grpc::ClientContext attached;
+  f.Prepare(attached);
+  const auto cluster = v1::ClusterService::NewStub(f.channel);
+  auto daemon = cluster->Attach(&attached);
+  v1::DaemonMessage message = Register();
+  message.mutable_register_()->mutable_task()->set_type("ps");
+  REQUIRE(daemon->Write(message));
+  message.mutable_log()->set_job_id(first);
+  message.mutable_log()->add_lines()->set_text("of the first");
+  REQUIRE(daemon->Write(message));
+
+  grpc::ClientContext following;
+  f.Prepare(following);
+  v1::ReadLogsRequest follow;
+  follow.set_job("job");
+  follow.set_follow(true);
+  auto lines = jobs->ReadLogs(&following, follow);
+  v1::LogRecord record;
+  REQUIRE(lines->Read(&record));
+  CHECK(record.line().text() == "of the first");
+  {
+    grpc::ClientContext context;
+    f.Prepare(context);
+    v1::StopJobRequest stop;
+    stop.set_job("job");
+    v1::Job stopped;
+    REQUIRE(jobs->StopJob(&context, stop, &stopped).ok());
+    CHECK(stopped.state() == v1::JOB_STATE_CANCELLED);
+  }
+  request.mutable_spec()->set_batch_size(2);
+  REQUIRE(submit() != first);
+
+  CHECK_FALSE(lines->Read(&record));
+  const grpc::Status ended = lines->Finish();
+  INFO(ended.error_message());
+  CHECK(ended.ok());
+  attached.TryCancel();
+  (void)daemon->Finish();
+}
+
 TEST_CASE("Calls that wait are answered when the coordinator shuts down", "[services][unit]") {
   Fixture f;
   const auto jobs = v1::JobService::NewStub(f.channel);
   v1::SubmitJobRequest request;
-  v1::JobSpec& spec = *request.mutable_spec();
-  spec.set_name("job");
-  (*spec.mutable_model()->mutable_parameters())["w"].add_shape(2);
-  spec.mutable_model()->set_forward("def forward(self, x):\n    return x * self.w\n");
-  (*spec.mutable_data()->mutable_idx()->mutable_columns())["x"].add_files("/data/x");
-  spec.mutable_loss()->set_function("def loss(output, x):\n    return output.mean()\n");
-  spec.mutable_optimizer()->set_kind(v1::OPTIMIZER_KIND_SGD);
-  spec.mutable_optimizer()->set_learning_rate(1);
-  spec.set_batch_size(1);
-  spec.set_steps(1);
+  *request.mutable_spec() = SmallJob();
   v1::SubmitJobReply submitted;
   {
     grpc::ClientContext context;
