@@ -151,7 +151,11 @@ int RunAllreduce(int argc, char** argv) {
       app.add_option("--tune", tune,
                      "measure what groups choose their algorithms by, and write it to this file")
           ->type_name("FILE");
-  CLI11_PARSE(app, argc, argv);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? 0 : 2;
+  }
   if (tuned->count() > 0) return TuneAllreduce(ranks, tune);
   nlohmann::ordered_json out = {{"benchmark", "allreduce"}};
   out["memcpy_gb_per_s"] = {{"1_mb", MemcpyGbPerSecond(1U << 20)},

@@ -74,12 +74,6 @@ void ServeBare(int fd) {
   }
 }
 
-Result<std::string> MakeDirectory() {
-  std::string name = (std::filesystem::temp_directory_path() / "muster-bench-XXXXXX").string();
-  if (::mkdtemp(name.data()) == nullptr) return FromErrno(errno, "make " + name);
-  return name;
-}
-
 v1::JobPlan Plan(std::uint64_t number) {
   v1::JobPlan plan;
   plan.set_job_id(fmt::format("bench-{}", number));
@@ -166,10 +160,10 @@ v1::JobPlan RowsPlan() {
 Result<std::unique_ptr<Peer>> Peer::Start(bool pin) {
   std::unique_ptr<Peer> peer(new Peer);
   MUSTER_TRY_ASSIGN(peer->host_id_, net::HostId());
-  MUSTER_TRY_ASSIGN(peer->directory_, MakeDirectory());
-  peer->token_ = peer->directory_;
+  MUSTER_TRY_ASSIGN(peer->scratch_, Scratch::Make(std::filesystem::temp_directory_path().string()));
+  peer->token_ = peer->scratch_->path();
   (void)::setenv(kTokenVariable, peer->token_.c_str(), 1);
-  (void)::setenv(kDirectoryVariable, peer->directory_.c_str(), 1);
+  (void)::setenv(kDirectoryVariable, peer->scratch_->path().c_str(), 1);
   if (pin) (void)::setenv(kPinVariable, "1", 1);
   MUSTER_TRY_ASSIGN(peer->process_, SelfProcess::Start("ps-peer"));
   MUSTER_TRY_ASSIGN(peer->tcp_address_, peer->process_->ReadLine());
@@ -185,8 +179,6 @@ Result<std::unique_ptr<Peer>> Peer::Start(bool pin) {
 Peer::~Peer() {
   bare_.Reset();
   process_.reset();
-  std::error_code ignored;
-  if (!directory_.empty()) std::filesystem::remove_all(directory_, ignored);
 }
 
 void Peer::Complete(v1::JobPlan& plan, bool tls) const {

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "bench/scratch.h"
 #include "bench/self_process.h"
 #include "common/base/status.h"
 #include "common/net/fd.h"
@@ -51,9 +52,9 @@ class Peer {
 
  private:
   Peer() = default;
+  std::unique_ptr<Scratch> scratch_;
   std::string token_;
   std::string host_id_;
-  std::string directory_;
   std::string tcp_address_;
   std::string tls_address_;
   std::shared_ptr<tls::KeyContext> tls_ = tls::KeyContext::Make();

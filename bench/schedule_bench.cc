@@ -316,7 +316,11 @@ int RunSchedule(int argc, char** argv) {
       ->check(CLI::Range(1, 100));
   app.add_option("--closures", options.closures, "closures of one round of throughput")
       ->check(CLI::Range(1'000, 10'000'000));
-  CLI11_PARSE(app, argc, argv);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? 0 : 2;
+  }
   ScheduleBench bench(options);
   Status status = bench.Start();
   if (status.ok()) {

@@ -11,6 +11,7 @@
 #include "dispatch/executor.h"
 #include <unistd.h>
 
+#include "bench/scratch.h"
 #include "common/net/socket.h"
 #include "common/process/child.h"
 
@@ -18,10 +19,10 @@ namespace muster::bench {
 namespace {
 
 Status Serve(net::SpinMode spin) {
-  std::string directory = (std::filesystem::temp_directory_path() / "muster-bench-XXXXXX").string();
-  if (::mkdtemp(directory.data()) == nullptr) return FromErrno(errno, "make " + directory);
+  MUSTER_TRY_ASSIGN(const auto scratch,
+                    Scratch::Make(std::filesystem::temp_directory_path().string()));
   std::vector<net::Listener> listeners(2);
-  MUSTER_TRY_ASSIGN(listeners[0], net::ListenUnix(directory + "/socket"));
+  MUSTER_TRY_ASSIGN(listeners[0], net::ListenUnix(scratch->path() + "/socket"));
   MUSTER_TRY_ASSIGN(listeners[1], net::ListenTcp("127.0.0.1:0"));
   MUSTER_TRY_ASSIGN(const auto executor,
                     dispatch::Executor::Create(
@@ -36,8 +37,6 @@ Status Serve(net::SpinMode spin) {
   });
   const Status status = executor->Serve(listeners);
   until_parent_ends.join();
-  std::error_code ignored;
-  std::filesystem::remove_all(directory, ignored);
   return status;
 }
 

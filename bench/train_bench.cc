@@ -15,7 +15,9 @@
 
 #include "bench/execute.h"
 #include "bench/measure.h"
+#include "bench/scratch.h"
 #include "bench/subcommands.h"
+#include "common/base/mutex.h"
 #include "common/process/child.h"
 
 namespace muster::bench {
@@ -47,22 +49,20 @@ class Cluster {
  public:
   static Result<std::unique_ptr<Cluster>> Start(const TrainOptions& options) {
     auto cluster = std::make_unique<Cluster>();
-    char name[] = "/tmp/muster-bench-XXXXXX";
-    if (mkdtemp(name) == nullptr) return FromErrno(errno, "mkdtemp");
-    cluster->state_ = name;
+    // The paths of sockets are short there.
+    MUSTER_TRY_ASSIGN(cluster->scratch_, Scratch::Make("/tmp"));
+    cluster->state_ = cluster->scratch_->path();
     MUSTER_TRY_ASSIGN(
         cluster->up_,
         Child::Start(
             {.argv = {process::SiblingProgram("muster"), "up", "--ps", std::to_string(options.ps),
                       "--workers", std::to_string(options.workers), "--state-dir", cluster->state_},
-             .on_line = [](auto, const std::string&) {}}));
+             .on_line = [one = cluster.get()](auto, const std::string& line) { one->Say(line); }}));
     return cluster;
   }
   Cluster() = default;
   ~Cluster() {
     if (up_ != nullptr) (void)up_->End(30s);
-    std::error_code ignored;
-    std::filesystem::remove_all(state_, ignored);
   }
 
   // `muster <arguments>` against this cluster.
@@ -70,6 +70,11 @@ class Cluster {
     arguments.insert(arguments.begin(), process::SiblingProgram("muster"));
     const auto deadline = std::chrono::steady_clock::now() + 90s;
     while (!std::filesystem::exists(state_ + "/address")) {
+      if (const auto ended = up_->Wait(0ms); ended.ok()) {
+        const MutexLock lock(mutex_);
+        return Unavailable("the cluster has ended with {} before it had an address: {}",
+                           ended->ToString(), said_);
+      }
       if (std::chrono::steady_clock::now() > deadline) {
         return DeadlineExceeded("the cluster in {} has no address after 90 s", state_);
       }
@@ -85,7 +90,19 @@ class Cluster {
   std::string cache() const { return state_ + "/bench-cache"; }
 
  private:
+  // The last lines of `muster up`.
+  void Say(const std::string& line) {
+    constexpr std::size_t kMostSaid = 8'192;
+    const MutexLock lock(mutex_);
+    said_ += line + "\n";
+    if (said_.size() > 2 * kMostSaid) said_.erase(0, said_.size() - kMostSaid);
+  }
+
+  std::unique_ptr<Scratch> scratch_;
   std::string state_;
+  mutable Mutex mutex_;
+  std::string said_ MUSTER_GUARDED_BY(mutex_);
+  // Last: its thread uses the others.
   std::unique_ptr<Child> up_;
 };
 
@@ -175,11 +192,17 @@ int RunTrain(int argc, char** argv) {
   CLI::App app{"Trains a job on a local cluster, and the same model in a plain libtorch loop."};
   app.add_option("--job", options.job, "job file with IDX columns image and label")
       ->capture_default_str();
-  app.add_option("--ps", options.ps, "parameter servers")->capture_default_str();
-  app.add_option("--workers", options.workers, "workers")->capture_default_str();
+  app.add_option("--ps", options.ps, "parameter servers")
+      ->check(CLI::Range(0, 64))
+      ->capture_default_str();
+  app.add_option("--workers", options.workers, "workers")
+      ->check(CLI::Range(1, 64))
+      ->capture_default_str();
   app.add_option("--rounds", options.rounds, "rounds of one job and one loop")
+      ->check(CLI::Range(1, 100))
       ->capture_default_str();
   app.add_option("--loop-seconds", options.loop_seconds, "seconds of one loop")
+      ->check(CLI::Range(0.1, 240.0))
       ->capture_default_str();
   try {
     app.parse(argc, argv);

@@ -17,6 +17,12 @@ int Columns() {
                                                                            : kFallbackColumns;
 }
 
+ScreenSize SizeOfOut() {
+  winsize size{};
+  if (::ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) != 0) return {};
+  return {.rows = size.ws_row, .columns = size.ws_col};
+}
+
 }  // namespace
 
 std::string Paint(const Terminal& terminal, Colour colour, std::string_view text) {
@@ -40,7 +46,8 @@ Terminal ProcessTerminal(const Environment& environment, Colours colours) {
           .live = live,
           .screen = live && shown,
           .colour = WantsColour(colours, environment, shown),
-          .columns = Columns()};
+          .columns = Columns(),
+          .size = SizeOfOut};
 }
 
 }  // namespace muster::cli

@@ -1,6 +1,7 @@
 // Where words and data go: data to `out`, words to `err`.
 #pragma once
 
+#include <functional>
 #include <ostream>
 #include <string>
 #include <string_view>
@@ -9,6 +10,12 @@
 #include "common/base/environment.h"
 
 namespace muster::cli {
+
+// 0: not known.
+struct ScreenSize {
+  int rows = 0;
+  int columns = 0;
+};
 
 struct Terminal {
   std::ostream& out;
@@ -20,6 +27,8 @@ struct Terminal {
   // `out` may have colours.
   bool colour = false;
   int columns = 80;
+  // The screen that `out` is, at that moment: windows are resized. May be empty.
+  std::function<ScreenSize()> size = {};
 };
 
 enum class Colour { kGreen, kRed, kYellow };

@@ -1,12 +1,15 @@
 // `muster top`: the cluster on one screen; `muster status --wait ready`.
 #include <algorithm>
 #include <sstream>
+#include <string>
+#include <string_view>
 
 #include <fmt/core.h>
 
 #include "cli/commands.h"
 #include "cli/format.h"
 #include "common/base/byte_count.h"
+#include "common/base/utf8.h"
 #include "common/base/wall_time.h"
 #include "common/base/words.h"
 #include "common/messages/job_state.h"
@@ -27,6 +30,7 @@ constexpr int kMostEnded = 5;
 constexpr const char* kEnter = "\033[?1049h\033[?25l";
 constexpr const char* kLeave = "\033[?25h\033[?1049l";
 constexpr const char* kClear = "\033[H\033[J";
+constexpr std::string_view kEnds = "Ctrl-C ends";
 
 std::vector<std::string> JobRow(const v1::Job& job, std::int64_t now_ms) {
   const v1::JobProgress& progress = job.progress();
@@ -70,6 +74,34 @@ std::string Screen(const v1::ClusterStatus& status, const v1::ListJobsReply& job
   return text + "\n" + Table(rows);
 }
 
+// The line's first `columns` characters; 0: all.
+std::string_view Cut(std::string_view line, int columns) {
+  std::size_t end = 0;
+  for (int n = 0; columns > 0 && n < columns && end < line.size(); ++n) {
+    end += std::max<std::size_t>(Utf8Length(line.substr(end)), 1);
+  }
+  return columns > 0 ? line.substr(0, end) : line;
+}
+
+// As much of `text` as there is room for: what is longer would scroll its own head away, which a
+// second screen does not keep.
+std::string Fitted(std::string_view text, ScreenSize size) {
+  const auto lines = static_cast<int>(std::ranges::count(text, '\n'));
+  const bool all = size.rows <= 0 || lines + 2 <= size.rows;
+  const int shown = all ? lines : std::max(size.rows - 1, 0);
+  std::string fitted;
+  for (int i = 0; i < shown; ++i) {
+    const std::size_t end = text.find('\n');
+    fitted += Cut(text.substr(0, end), size.columns);
+    fitted += '\n';
+    text.remove_prefix(end + 1);
+  }
+  if (all) return fitted + '\n' + std::string(Cut(kEnds, size.columns));
+  const std::string more =
+      fmt::format("{}; {} more: muster top --once", kEnds, Counted(lines - shown, "line"));
+  return fitted + std::string(Cut(more, size.columns));
+}
+
 Result<std::string> Look(const Context& context) {
   MUSTER_TRY_ASSIGN(JobApi * api, context.connect());
   MUSTER_TRY_ASSIGN(const v1::ClusterStatus status, api->GetStatus());
@@ -109,8 +141,10 @@ ExitCode Top(const Context& context) {
   out << kEnter;
   do {
     out << kClear
-        << (screen.ok() ? *screen : fmt::format("{}; trying again\n", Message(screen.status())))
-        << "\nCtrl-C ends" << std::flush;
+        << Fitted(
+               screen.ok() ? *screen : fmt::format("{}; trying again\n", Message(screen.status())),
+               context.terminal.size ? context.terminal.size() : ScreenSize())
+        << std::flush;
     screen = context.sleep(kRefresh) ? Look(context) : Result<std::string>(std::string());
   } while (!context.interrupted());
   out << kLeave << std::flush;

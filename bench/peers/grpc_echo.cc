@@ -22,6 +22,7 @@
 
 #include "bench/measure.h"
 #include "bench/pin.h"
+#include "bench/scratch.h"
 #include "bench/self_process.h"
 #include "common/base/status.h"
 
@@ -412,27 +413,16 @@ void ReportClient(Report& report, const std::string& link) {
   }
 }
 
-// What a run leaves behind otherwise.
-struct Folder {
-  std::string path;
-  ~Folder() {
-    std::error_code ignored;
-    if (!path.empty()) std::filesystem::remove_all(path, ignored);
-  }
-};
-
 Result<Json> Measure(int window_ms, bool pin) {
-  Folder folder;
-  std::string made = (std::filesystem::temp_directory_path() / "muster-grpc-XXXXXX").string();
-  if (::mkdtemp(made.data()) == nullptr) return FromErrno(errno, "make " + made);
-  folder.path = made;
+  MUSTER_TRY_ASSIGN(const auto scratch,
+                    Scratch::Make(std::filesystem::temp_directory_path().string()));
 
   std::vector<std::unique_ptr<SelfProcess>> servers;
   std::vector<std::string> unix_addresses;
   std::vector<std::string> tcp_addresses;
   if (pin) (void)::setenv(kPinVariable, "1", 1);
   for (int i = 0; i < kServers; ++i) {
-    const std::string path = fmt::format("{}/{}", folder.path, i);
+    const std::string path = fmt::format("{}/{}", scratch->path(), i);
     MUSTER_TRY_ASSIGN(auto server, SelfProcess::Start(kServerRole, path));
     MUSTER_TRY_ASSIGN(const std::string port, server->ReadLine());
     unix_addresses.push_back("unix:" + path);

@@ -77,10 +77,12 @@ Result<std::unique_ptr<EventFile>> EventFile::Create(const std::string& director
   std::unique_ptr<EventFile> made(new EventFile(std::move(path), file));
   std::string event = BeginEvent(std::chrono::system_clock::now());
   AppendBytes(event, 3, "brain.Event:2");
-  const MutexLock lock(made->mutex_);
-  MUSTER_TRY(made->Write(event));
-  MUSTER_TRY(made->FlushLocked());
-  return made;
+  const Status begun = made->Put(event);
+  if (begun.ok()) return made;
+  // Whoever tries again makes another one: those that could not be begun would pile up.
+  (void)made->Close();
+  (void)std::filesystem::remove(made->path_, error);
+  return begun;
 }
 
 EventFile::~EventFile() { (void)Close(); }
@@ -127,6 +129,12 @@ Status EventFile::Write(std::string_view event) {
   }
   if (std::chrono::steady_clock::now() - flushed_ > kFlushEvery) return FlushLocked();
   return Ok();
+}
+
+Status EventFile::Put(std::string_view event) {
+  const MutexLock lock(mutex_);
+  MUSTER_TRY(Write(event));
+  return FlushLocked();
 }
 
 Status EventFile::FlushLocked() {

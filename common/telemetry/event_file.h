@@ -20,7 +20,8 @@ namespace muster::telemetry {
 class EventFile {
  public:
   // A new file in `directory`, which is made if need be:
-  // "events.out.tfevents.<seconds>.<host>.<pid>.<number>". Errors: FromErrno()'s.
+  // "events.out.tfevents.<seconds>.<host>.<pid>.<number>". Errors: FromErrno()'s; there is no file
+  // then.
   static Result<std::unique_ptr<EventFile>> Create(const std::string& directory);
   ~EventFile();
   EventFile(const EventFile&) = delete;
@@ -46,6 +47,8 @@ class EventFile {
  private:
   EventFile(std::string path, std::FILE* file) : path_(std::move(path)), file_(file) {}
   Status Write(std::string_view event) MUSTER_REQUIRES(mutex_);
+  // As far as the file.
+  Status Put(std::string_view event);
   Status FlushLocked() MUSTER_REQUIRES(mutex_);
 
   const std::string path_;

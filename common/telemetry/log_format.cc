@@ -10,6 +10,13 @@
 namespace muster::log {
 namespace {
 
+// U+0080 to U+009F, two bytes each: the second half of the control characters. Terminals obey them,
+// too; U+009B begins what ESC [ begins.
+bool IsHighControl(std::string_view sequence) {
+  return sequence.size() == 2 && sequence[0] == '\xC2' &&
+         static_cast<unsigned char>(sequence[1]) < 0xA0;
+}
+
 template <class OnAscii>
 void CopyUtf8(std::string_view given, std::string& out, OnAscii on_ascii) {
   const std::string valid = ToValidUtf8(given);
@@ -17,6 +24,8 @@ void CopyUtf8(std::string_view given, std::string& out, OnAscii on_ascii) {
     const std::size_t length = Utf8Length(text);
     if (length == 1) {
       on_ascii(text[0]);
+    } else if (IsHighControl(text.substr(0, length))) {
+      out += fmt::format("\\u{:04x}", static_cast<unsigned char>(text[1]));
     } else {
       out += text.substr(0, length);
     }

@@ -164,13 +164,25 @@ class ClickFile {
   std::string buffer_;
 };
 
-// Files of an earlier run would be matched by the same glob.
+// Whether a run writes files of that name: train-00.tsv.zst, eval.tsv.
+bool IsClickFile(std::string_view name) {
+  constexpr std::string_view kTrain = "train-";
+  const std::size_t dot = name.find('.');
+  if (dot == std::string_view::npos) return false;
+  const std::string_view ending = name.substr(dot);
+  if (ending != ".tsv" && ending != ".tsv.zst" && ending != ".tsv.gz") return false;
+  const std::string_view stem = name.substr(0, dot);
+  if (stem == "eval") return true;
+  return stem.starts_with(kTrain) && stem.size() >= kTrain.size() + 2 &&
+         stem.find_first_not_of("0123456789", kTrain.size()) == std::string_view::npos;
+}
+
+// Files of an earlier run would be matched by the same glob. Somebody else's stay.
 void RemoveOldFiles(const std::string& folder) {
   std::error_code error;
   for (const auto& entry : fs::directory_iterator(folder, error)) {
-    const std::string name = entry.path().filename().string();
-    const bool ours = name.starts_with("train-") || name.starts_with("eval.");
-    if (ours && name.find(".tsv") != std::string::npos) fs::remove(entry.path(), error);
+    if (!IsClickFile(entry.path().filename().string())) continue;
+    if (entry.is_regular_file(error)) fs::remove(entry.path(), error);
   }
 }
 

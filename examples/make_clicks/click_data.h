@@ -22,7 +22,8 @@ struct ClickOptions {
   std::uint32_t files = 4;
   std::uint64_t seed = 1;
   ClickCompression compression = ClickCompression::kZstd;
-  // Made if missing. Click files that an earlier run left there are replaced.
+  // Made if missing. Click files that an earlier run left there are replaced; what has another name
+  // than those stays.
   std::string folder = {};
 };
 

@@ -49,8 +49,7 @@ std::map<std::string, std::string> WithoutMuster() {
 }
 
 process::Child::Options ProgramChild(const std::string& path, const v1::ProgramSpec& program,
-                                     const v1::ProgramStart& start,
-                                     const std::string& data_cache) {
+                                     const v1::ProgramStart& start, const std::string& data_cache) {
   process::Child::Options child;
   child.program = path;
   child.argv.push_back(program.name().empty() ? path : program.name());

@@ -21,8 +21,8 @@ std::map<std::string, std::string> WithoutSecrets();
 std::map<std::string, std::string> WithoutMuster();
 
 // What runs `path` in the role and as the task that `start` says, WithoutMuster(); TF_CONFIG names
-// its task in the job, and none of the cluster's ports, which daemons have bound; decoded copies and
-// indexes of its data are below `data_cache`, if any.
+// its task in the job, and none of the cluster's ports, which daemons have bound; decoded copies
+// and indexes of its data are below `data_cache`, if any.
 process::Child::Options ProgramChild(const std::string& path, const v1::ProgramSpec& program,
                                      const v1::ProgramStart& start,
                                      const std::string& data_cache = {});

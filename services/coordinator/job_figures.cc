@@ -46,18 +46,20 @@ struct JobFigures::File {
     }
     if (begin) {
       MUSTER_TRY(events->Begin(static_cast<std::int64_t>(*begin), time));
-      begin.reset();
     }
     for (const Figure& figure : figures) {
       MUSTER_TRY(events->Scalar(figure.tag, static_cast<std::int64_t>(figure.step),
                                 static_cast<float>(figure.value), time));
     }
-    return events->Flush();
+    MUSTER_TRY(events->Flush());
+    // Not before it is there: the file after one that could not be written begins with it, too.
+    begin.reset();
+    return Ok();
   }
 
   std::string folder;
   std::unique_ptr<telemetry::EventFile> events;
-  // The first step of which the file speaks; said when there is something to say of it.
+  // The first step of which the files speak that follow; said when there is something to say of it.
   std::optional<std::uint64_t> begin;
   RateLimit complaints{Millis(60'000)};
 };

@@ -3,6 +3,7 @@
 
 #include <deque>
 #include <map>
+#include <optional>
 #include <sstream>
 #include <string>
 #include <vector>
@@ -138,6 +139,8 @@ struct Fixture {
   bool interrupted = false;
   // Somebody watches err.
   bool live = false;
+  // Somebody watches out, too, on a screen of that size.
+  std::optional<ScreenSize> screen = {};
   Result<int> program_code = 0;
   std::string program_output = {};
   std::vector<std::vector<std::string>> programs;
@@ -149,7 +152,11 @@ struct Fixture {
       return early->code;
     }
     const Environment environment = FixedEnvironment({});
-    const Terminal terminal{.out = out, .err = err, .live = live};
+    const Terminal terminal{.out = out,
+                            .err = err,
+                            .live = live || screen,
+                            .screen = screen.has_value(),
+                            .size = [this] { return screen.value_or(ScreenSize()); }};
     const Context context{
         .options = std::get<Options>(parsed),
         .terminal = terminal,

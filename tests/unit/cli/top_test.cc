@@ -1,3 +1,8 @@
+#include <sstream>
+#include <string>
+#include <string_view>
+#include <vector>
+
 #include <nlohmann/json.hpp>
 
 #include "tests/support/catch.h"
@@ -51,6 +56,47 @@ TEST_CASE_METHOD(Fixture, "top into a file is printed once, whoever watches the 
 
   CHECK(out.str().find("worker:0  up") != std::string::npos);
   CHECK(out.str().find('\033') == std::string::npos);
+}
+
+// What stands on the screen, line by line.
+std::vector<std::string> Drawn(const std::string& out) {
+  constexpr std::string_view kClear = "\033[H\033[J";
+  const std::size_t begin = out.rfind(kClear) + kClear.size();
+  std::istringstream text(out.substr(begin, out.find('\033', begin) - begin));
+  std::vector<std::string> lines;
+  for (std::string line; std::getline(text, line);) lines.push_back(line);
+  return lines;
+}
+
+TEST_CASE_METHOD(Fixture, "top keeps its head on a screen that is too small and counts the rest",
+                 "[cli][unit]") {
+  api.status = v1::ClusterStatus();
+  for (std::uint32_t i = 0; i < 30; ++i) {
+    v1::TaskState& task = *api.status->add_tasks();
+    task.mutable_task()->set_type("worker");
+    task.mutable_task()->set_index(i);
+    task.set_state("up");
+  }
+  *api.list->add_jobs() = MakeJob("runs-1", v1::JOB_STATE_RUNNING);
+  screen = ScreenSize{.rows = 10, .columns = 50};
+  interrupted = true;  // one screen
+
+  CHECK(Run({"top"}) == ExitCode::kDone);
+
+  const std::vector<std::string> lines = Drawn(out.str());
+  CAPTURE(out.str());
+  REQUIRE(lines.size() == 10);
+  for (const std::string& line : lines) CHECK(line.size() <= 50);
+  CHECK(lines[0].starts_with("muster "));
+  CHECK(lines[3].starts_with("runs-1  RUNNING"));
+  CHECK(lines[6].starts_with("worker:0"));
+  // Three of 30 tasks are there.
+  CHECK(lines[9] == "Ctrl-C ends; 27 lines more: muster top --once");
+
+  screen = ScreenSize{.rows = 50, .columns = 120};
+  CHECK(Run({"top"}) == ExitCode::kDone);
+  CHECK(Drawn(out.str()).size() == 38);
+  CHECK(Drawn(out.str()).back() == "Ctrl-C ends");
 }
 
 TEST_CASE_METHOD(Fixture, "top without a cluster says so", "[cli][unit]") {

@@ -123,6 +123,25 @@ TEST_CASE("the same options make the same click files, and only those", "[exampl
   CHECK_FALSE(std::filesystem::exists(folder / "a/train-02.tsv.zst"));
 }
 
+TEST_CASE("files that are not a run's own survive the next one", "[examples][unit]") {
+  const testing::TempFolder folder;
+  const std::vector<std::string> others = {"train-2024-05.tsv", "train-00.tsv.bak",
+                                           "train-0.tsv",       "train-.tsv.zst",
+                                           "eval.tsv.old",      "eval.notes.tsv"};
+  for (const std::string& name : others) folder.Write(name, "somebody's");
+  folder.Write("train-07.tsv.zst", "an earlier run's");
+  folder.Write("eval.tsv.gz", "an earlier run's");
+
+  REQUIRE(MakeClicks({.rows = 10, .eval_rows = 10, .files = 2, .folder = folder.path()}).ok());
+
+  for (const std::string& name : others) {
+    CAPTURE(name);
+    CHECK(Content(folder / name) == "somebody's");
+  }
+  CHECK_FALSE(std::filesystem::exists(folder / "train-07.tsv.zst"));
+  CHECK_FALSE(std::filesystem::exists(folder / "eval.tsv.gz"));
+}
+
 TEST_CASE("plain and gzip click files hold the same rows", "[examples][unit]") {
   const testing::TempFolder folder;
   ClickOptions options{.rows = 1000, .eval_rows = 100, .files = 1};

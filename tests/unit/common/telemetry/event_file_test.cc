@@ -1,9 +1,11 @@
 #include "common/telemetry/event_file.h"
 
 #include <cmath>
+#include <filesystem>
 
 #include "tests/support/catch.h"
 #include "tests/support/event_reader.h"
+#include "tests/support/small_files.h"
 #include "tests/support/temp_folder.h"
 
 namespace muster::telemetry {
@@ -59,6 +61,20 @@ TEST_CASE("two event files of one process and second are two files", "[telemetry
   REQUIRE(first.ok());
   REQUIRE(second.ok());
   CHECK((*first)->path() != (*second)->path());
+}
+
+TEST_CASE("an event file that a full disk does not take leaves none that is empty",
+          "[telemetry][unit]") {
+  const testing::TempFolder folder;
+  Status refused;
+  {
+    const testing::SmallFiles full(10);
+    refused = EventFile::Create(folder.path()).status();
+  }
+
+  CHECK_FALSE(refused.ok());
+  CHECK(std::filesystem::is_empty(folder.path()));
+  CHECK(EventFile::Create(folder.path()).ok());
 }
 
 TEST_CASE("a closed event file and an impossible folder say so", "[telemetry][unit]") {

@@ -83,6 +83,18 @@ TEST_CASE("text shows task and fields and lets nothing drive the terminal", "[te
   CHECK(line.substr(8) == ".123 W ps:0: a\\x1b[2J\n    b (job=j-1)\n");
 }
 
+TEST_CASE("the control characters beyond ASCII are escaped like the others", "[telemetry][unit]") {
+  // What begins as ESC [ does, the last of them, and the first character behind them.
+  const std::string message =
+      "a\xC2\x9B"
+      "2J\xC2\x9F\xC2\xA0z";
+
+  CHECK(Text(message).ends_with(" W a\\u009b2J\\u009f\xC2\xA0z\n"));
+  const std::string line = Json(message);
+  CHECK(line.find('\xC2') == line.rfind('\xC2'));
+  CHECK(nlohmann::json::parse(line)["msg"] == message);
+}
+
 TEST_CASE("lines below the level are not written", "[telemetry][unit]") {
   Captured captured({.level = Level::kWarning, .format = Format::kJson});
   Info("quiet");

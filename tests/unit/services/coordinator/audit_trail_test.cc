@@ -1,6 +1,5 @@
 #include "services/coordinator/audit_trail.h"
 
-#include <csignal>
 #include <deque>
 #include <filesystem>
 #include <fstream>
@@ -8,10 +7,10 @@
 #include <vector>
 
 #include <nlohmann/json.hpp>
-#include <sys/resource.h>
 
 #include "tests/support/catch.h"
 #include "tests/support/fake_scheduler.h"
+#include "tests/support/small_files.h"
 #include "tests/support/temp_folder.h"
 
 namespace muster::coordinator {
@@ -152,21 +151,6 @@ TEST_CASE_METHOD(Trail, "an audit log that cannot be renamed grows on", "[servic
   CHECK(Lines().size() == 3);
 }
 
-// No file grows beyond `bytes` while it lives.
-class SmallFiles {
- public:
-  explicit SmallFiles(std::uint64_t bytes) {
-    (void)std::signal(SIGXFSZ, SIG_IGN);
-    REQUIRE(::getrlimit(RLIMIT_FSIZE, &before_) == 0);
-    const rlimit small{bytes, before_.rlim_max};
-    REQUIRE(::setrlimit(RLIMIT_FSIZE, &small) == 0);
-  }
-  ~SmallFiles() { (void)::setrlimit(RLIMIT_FSIZE, &before_); }
-
- private:
-  rlimit before_{};
-};
-
 TEST_CASE_METHOD(Trail, "a line that does not fit on the disk leaves no half of it",
                  "[services][audit][unit]") {
   const auto tell = [&](const std::string& job) {
@@ -175,7 +159,7 @@ TEST_CASE_METHOD(Trail, "a line that does not fit on the disk leaves no half of 
   };
   tell("words-1");
   {
-    const SmallFiles full(std::filesystem::file_size(dir / "audit.log") + 10);
+    const testing::SmallFiles full(std::filesystem::file_size(dir / "audit.log") + 10);
     tell("words-2");
   }
   tell("words-3");

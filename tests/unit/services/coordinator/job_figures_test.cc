@@ -8,9 +8,11 @@
 
 #include <fmt/core.h>
 
+#include "common/telemetry/event_file.h"
 #include "tests/support/catch.h"
 #include "tests/support/event_reader.h"
 #include "tests/support/fake_scheduler.h"
+#include "tests/support/small_files.h"
 #include "tests/support/temp_folder.h"
 #include "tests/unit/coordinator/inline_offload.h"
 
@@ -124,6 +126,25 @@ TEST_CASE_METHOD(Keeper, "a folder that cannot be written costs points, and noth
   std::filesystem::remove(folder);
   Report(2, 2.0);
   CHECK(ReadCurve(folder, "loss") == Points{{2, 2.0F}});
+}
+
+TEST_CASE_METHOD(Keeper, "a disk that is full at a return to a checkpoint brings no step back",
+                 "[coordinator][figures]") {
+  figures.GoOn("j-1", folder, 0);
+  for (const std::uint64_t step : {1, 4, 7, 10}) Report(step, 1.0);
+  const std::string probe = dir / "probe";
+  REQUIRE(telemetry::EventFile::Create(probe).ok());
+  const auto begun = std::filesystem::file_size(testing::OnlyFile(probe));
+  figures.GoOn("j-1", folder, 5);
+  {
+    const testing::SmallFiles full(begun);  // room to begin a file, and for nothing behind it
+    Report(6, 9.0);
+  }
+  Report(8, 2.0);
+
+  const Points expected{{1, 1.0F}, {4, 1.0F}, {8, 2.0F}};
+  CHECK(ReadCurve(folder, "loss") == expected);
+  if (const auto theirs = TensorBoardsCurve(folder, "loss")) CHECK(*theirs == expected);
 }
 
 TEST_CASE_METHOD(Keeper, "a disk that does not answer is not given more and more to do",

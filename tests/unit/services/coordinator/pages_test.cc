@@ -2,9 +2,11 @@
 #include "services/coordinator/pages.h"
 
 #include <atomic>
+#include <cstdlib>
 #include <fstream>
 #include <thread>
 
+#include <fmt/core.h>
 #include <grpcpp/grpcpp.h>
 #include <nlohmann/json.hpp>
 #include <sys/stat.h>
@@ -98,6 +100,95 @@ TEST_CASE_METHOD(Shown, "the page is one document that loads nothing from elsewh
     const std::size_t at = page.find(outside);
     CHECK((at == std::string::npos || page.substr(at, 13) == "://www.w3.org"));
   }
+}
+
+// What the page's script needs of a browser; answers come when the test says so.
+constexpr const char* kBrowser = R"(
+class Node {
+  constructor(name) { this.name = name; this.parts = []; this.style = {}; this.textContent = ""; }
+  setAttribute(key, value) { this[key] = value; }
+  append(...parts) { this.parts.push(...parts); }
+  replaceChildren(...parts) { this.parts = parts; }
+  addEventListener() {}
+}
+const shownAs = {};
+const document = {
+  createElement: name => new Node(name), createElementNS: (space, name) => new Node(name),
+  createTextNode: text => new Node(text),
+  getElementById: id => shownAs[id] = shownAs[id] || new Node(id),
+};
+const location = {hash: ""};
+const asked = [];
+const fetch = (path, options) => new Promise((give, fail) => asked.push({path, options, give, fail}));
+const setTimeout = () => 0;
+const clearTimeout = () => {};
+const addEventListener = () => {};
+)";
+
+// Runs the page's script, then `checks`, of which the first that throws is the outcome.
+void RunPage(const std::string& page, const std::string& folder, const std::string& checks) {
+  if (std::system("node --version >/dev/null 2>&1") != 0) {
+    WARN("skipped: there is no node to run the page's script");
+    return;
+  }
+  const std::size_t begin = page.find("<script>") + std::string("<script>").size();
+  std::ofstream(folder + "/page.js")
+      << kBrowser << page.substr(begin, page.find("</script>", begin) - begin)
+      << "(async () => {\nconst assert = require('assert');\n"
+      << checks << "})().catch(error => { console.error(error); process.exit(1); });\n";
+  // Little memory: a loop without an end is noticed by it.
+  const int code = std::system(
+      fmt::format("node --max-old-space-size=128 '{0}/page.js' >'{0}/page.out' 2>&1", folder)
+          .c_str());
+  std::ifstream out(folder + "/page.out");
+  const std::string said{std::istreambuf_iterator<char>(out), {}};
+  CAPTURE(said);
+  CHECK(code == 0);
+}
+
+TEST_CASE_METHOD(Shown, "the page draws whatever numbers a job has", "[pages]") {
+  RunPage(Get(port, "/"), dir.path(), R"(
+const ends = points => {
+  const drawing = chart("Loss", [{name: "training", points}]).parts[1];
+  const lines = drawing.parts.filter(part => part.class === "grid");
+  assert(lines.length > 1 && lines.length < 20, lines.length + " lines");
+  for (const line of lines) assert(line.y1 > 0 && line.y1 < 176, "a line at " + line.y1);
+  assert(!drawing.parts.find(part => part.name === "path").d.includes("NaN"));
+};
+ends([[1, 0.7], [2, 0.1]]);
+ends([[1, -3], [2, 4e6]]);
+ends([[7, 0]]);
+// Sums in another order differ in their last digits.
+ends([[1, 0.001], [2, 0.0010000000000000002]]);
+ends([[1, 1e17], [2, 1e17 + 16]]);
+// As Protobuf's JSON has them.
+assert.equal(figure("NaN"), "NaN");
+assert.equal(figure("-Infinity"), "-Infinity");
+assert.equal(figure(0.25), "0.25");
+assert.equal(figure(undefined), "-");
+)");
+}
+
+TEST_CASE_METHOD(Shown, "the page waits for no answer without end and tells of none that is late",
+                 "[pages]") {
+  RunPage(Get(port, "/"), dir.path(), R"(
+const turn = () => new Promise(setImmediate);
+assert(asked.length > 0);
+for (const one of asked) assert(one.options.signal instanceof AbortSignal, one.path);
+// Meanwhile somebody has gone on to a job.
+location.hash = "#job/j-1";
+const before = asked.splice(0);
+document.getElementById("main").parts = ["the job"];
+for (const one of before) one.fail(new Error("of the page before"));
+await turn();
+assert.equal(document.getElementById("trouble").textContent, "");
+assert.deepEqual(document.getElementById("main").parts, ["the job"]);
+// What is looked at is told of.
+draw();
+for (const one of asked.splice(0)) one.fail(new Error("of this page"));
+await turn();
+assert(document.getElementById("trouble").textContent.includes("of this page"));
+)");
 }
 
 TEST_CASE_METHOD(Shown,
