@@ -69,6 +69,17 @@ Status CopyPages(sqlite3* from, sqlite3* to) {
   return code == SQLITE_DONE ? Ok() : Failed(to, "copy");
 }
 
+// Until its transaction ends `db` shows what it shows now. Otherwise a row that another connection
+// writes between two steps of the copy makes that begin anew: beside a busy coordinator it might
+// never end. Not where readers hold up who writes.
+Status HoldMoment(sqlite3* db) {
+  Statement mode(db, "PRAGMA journal_mode");
+  MUSTER_TRY_ASSIGN(const bool row, mode.Step());
+  if (!row || mode.Text(0) != "wal") return Ok();
+  MUSTER_TRY(Execute(db, "BEGIN"));
+  return NumberOf(db, "SELECT COUNT(*) FROM sqlite_master").status();
+}
+
 Status AddFile(sqlite3* db, const fs::path& path) {
   const std::string name = path.filename();
   std::ifstream in(path, std::ios::binary);
@@ -115,7 +126,9 @@ Result<BackupContents> Copy(const std::string& state_directory, const std::strin
   MUSTER_TRY_ASSIGN(const Database from, Open(path, SQLITE_OPEN_READONLY));
   MUSTER_TRY_ASSIGN(const Database to, Open(file, SQLITE_OPEN_READWRITE));
   sqlite3* const db = to.get();
+  MUSTER_TRY(HoldMoment(from.get()));
   MUSTER_TRY(CopyPages(from.get(), db));
+  if (sqlite3_get_autocommit(from.get()) == 0) MUSTER_TRY(Execute(from.get(), "COMMIT"));
   // One file, without a log beside it.
   MUSTER_TRY(Execute(db, "PRAGMA journal_mode=DELETE"));
   MUSTER_TRY(Execute(db, "BEGIN IMMEDIATE"));
@@ -181,7 +194,9 @@ Status RequireEmpty(const std::string& directory) {
     const std::string name = at->path().filename();
     if (name != "lock" && (first.empty() || name < first)) first = name;
   }
-  if (error) return FromErrno(error.value(), "list " + directory);
+  if (error && error != std::errc::no_such_file_or_directory) {
+    return FromErrno(error.value(), "list " + directory);
+  }
   if (first.empty()) return Ok();
   return FailedPrecondition(
       "the state directory {} is not empty (it has {}): restore into an empty or a new one",
@@ -247,6 +262,16 @@ Result<BackupContents> MakeDatabase(sqlite3* from, const std::string& path) {
 
 }  // namespace
 
+void RemoveUnfinishedBackups(const std::string& state_directory) {
+  std::vector<fs::path> found;
+  std::error_code error;
+  for (fs::directory_iterator at(state_directory, error), end; !error && at != end;
+       at.increment(error)) {
+    if (at->path().filename().string().starts_with(kUnfinishedBackup)) found.push_back(at->path());
+  }
+  for (const fs::path& path : found) (void)unlink(path.c_str());
+}
+
 Result<BackupContents> WriteBackup(const std::string& state_directory, const std::string& file) {
   MUSTER_TRY(MakeEmpty(file));
   Result<BackupContents> contents = Copy(state_directory, file);
@@ -260,6 +285,9 @@ Result<BackupContents> WriteBackup(const std::string& state_directory, const std
 
 Result<BackupContents> RestoreBackup(const std::string& file, const std::string& state_directory) {
   MUSTER_TRY_ASSIGN(const Database backup, OpenBackup(file));
+  // Holding it changes it, so not what is somebody else's; a coordinator's has a lock.
+  std::error_code ignored;
+  if (!fs::exists(state_directory + "/lock", ignored)) MUSTER_TRY(RequireEmpty(state_directory));
   MUSTER_TRY_ASSIGN(const int held, HoldStateDirectory(state_directory));
   const net::Fd lock(held);
   MUSTER_TRY(RequireEmpty(state_directory));

@@ -23,13 +23,19 @@ struct BackupContents {
   std::uint64_t bytes = 0;  // of the copy
 };
 
+// How the names of copies begin that are made in the state directory itself, to be sent away.
+inline constexpr const char* kUnfinishedBackup = "unfinished-backup-";
+// Those that a coordinator was making when it ended. By who holds the state directory.
+void RemoveUnfinishedBackups(const std::string& state_directory);
+
 // Copies the state directory's database as it is in one moment, and its uploaded files, into
 // `file`, which is made anew (0600). The coordinator may run. Nothing stays after a failure.
 //   kResourceExhausted: no room for it.  kDataLoss: the database, or an uploaded file, is damaged.
 Result<BackupContents> WriteBackup(const std::string& state_directory, const std::string& file);
 
 // Makes an empty or missing directory one that a coordinator can be started on.
-//   kFailedPrecondition: there is something in it; a coordinator that runs there is named.
+//   kFailedPrecondition: there is something in it; a coordinator that runs there is named. What is
+//   no coordinator's is left as it is, its permissions too.
 //   kDataLoss: the file is no backup, not whole, or of a newer version. kNotFound: there is none.
 // The database comes last: without it a restore that was interrupted is done again on a folder that
 // is emptied.

@@ -134,7 +134,11 @@ Result<Checkpoints::Aside> MoveAside(const std::string& root,
   MUSTER_TRY(RequireWritable(root));
   MUSTER_TRY(Claim(root, claimant).status());
   MUSTER_TRY_ASSIGN(const std::vector<std::string> directories, storage::ListCheckpoints(root));
-  if (directories.empty()) return Checkpoints::Aside();
+  if (directories.empty()) {
+    // They may have been moved by an attempt that failed here.
+    MUSTER_TRY(storage::RealFileSystem().SyncFolder(root));
+    return Checkpoints::Aside();
+  }
   std::error_code error;
   MUSTER_TRY_ASSIGN(std::vector<std::uint64_t> numbers, NumbersAside(root));
   numbers.push_back(numbers.empty() ? 1 : numbers.back() + 1);
@@ -148,8 +152,17 @@ Result<Checkpoints::Aside> MoveAside(const std::string& root,
     const std::string to =
         aside.directory + "/" + std::filesystem::path(directory).filename().string();
     std::filesystem::rename(directory, to, error);
-    if (error) return FromErrno(error.value(), fmt::format("move {} to {}", directory, to));
+    if (error) {
+      // It is tried again and again, each time in a folder of its own: those without anything would
+      // take the place of what is kept.
+      std::error_code ignored;
+      std::filesystem::remove(aside.directory, ignored);
+      return FromErrno(error.value(), fmt::format("move {} to {}", directory, to));
+    }
   }
+  // A power cut must not bring them back once the job has begun anew.
+  MUSTER_TRY(storage::RealFileSystem().SyncFolder(aside.directory));
+  MUSTER_TRY(storage::RealFileSystem().SyncFolder(root));
   while (numbers.size() > Checkpoints::kKeptAside) {
     const std::string oldest = PathAside(root, numbers.front());
     aside.retention = storage::RealFileSystem().RemoveTree(oldest);

@@ -61,6 +61,8 @@ struct LogStore::Segment {
 
 struct LogStore::JobLog {
   std::string directory;
+  // Why it is not known yet what its files hold: then none of them is read or written.
+  Status unread = Unknown("not read yet");
   std::deque<Segment> segments;
   int fd = -1;
   std::uint64_t dropped = 0;
@@ -100,32 +102,50 @@ void LogStore::Forget(const std::string& job) {
 }
 
 LogStore::JobLog& LogStore::Open(const std::string& job) {
-  if (const auto found = jobs_.find(job); found != jobs_.end()) {
-    found->second->used = ++uses_;
-    return *found->second;
+  auto found = jobs_.find(job);
+  if (found == jobs_.end()) {
+    if (jobs_.size() >= options_.open_jobs) CloseOne();
+    found = jobs_.emplace(job, std::make_unique<JobLog>()).first;
+    found->second->directory = options_.directory + "/" + job;
   }
-  if (jobs_.size() >= options_.open_jobs) CloseOne();
-  std::unique_ptr<JobLog>& log = jobs_[job];
-  log = std::make_unique<JobLog>();
-  log->used = ++uses_;
-  log->directory = options_.directory + "/" + job;
+  JobLog& log = *found->second;
+  log.used = ++uses_;
+  if (!log.unread.ok()) log.unread = Load(log);
+  return log;
+}
+
+Status LogStore::Load(JobLog& log) {
   std::vector<std::string> names;
   std::error_code error;
-  for (const auto& entry : std::filesystem::directory_iterator(log->directory, error)) {
-    if (entry.path().extension() == ".log") names.push_back(entry.path().filename().string());
+  for (std::filesystem::directory_iterator at(log.directory, error), end; !error && at != end;
+       at.increment(error)) {
+    if (at->path().extension() == ".log") names.push_back(at->path().filename().string());
+  }
+  if (error && error != std::errc::no_such_file_or_directory) {
+    return FromErrno(error.value(), "list " + log.directory);
   }
   std::sort(names.begin(), names.end());
+  JobLog loaded;
   for (const std::string& name : names) {
-    Segment& segment = log->segments.emplace_back();
+    Segment& segment = loaded.segments.emplace_back();
     std::from_chars(name.data(), name.data() + name.size(), segment.first);
-    std::ifstream file(log->directory + "/" + name);
+    const std::string path = log.directory + "/" + name;
+    std::ifstream file(path);
+    if (!file.is_open()) return FromErrno(errno, "read " + path);
     for (std::string line; std::getline(file, line);) {
       segment.Count(line.size() + 1);
       const Parsed parsed = Parse(line);
-      log->Remember(parsed.task, ToValidUtf8(parsed.text));
+      loaded.Remember(parsed.task, ToValidUtf8(parsed.text));
     }
+    if (file.bad()) return FromErrno(errno, "read " + path);
   }
-  return *log;
+  log.segments = std::move(loaded.segments);
+  // Lines that came while it could not be read are newer.
+  std::swap(log.last, loaded.last);
+  for (const auto& [task, lines] : loaded.last) {
+    for (const std::string& text : lines) log.Remember(task, text);
+  }
+  return Ok();
 }
 
 Status LogStore::OpenToWrite(JobLog& log) {
@@ -214,6 +234,7 @@ Status LogStore::Append(const std::string& job, const std::string& task,
 
 Status LogStore::Write(JobLog& log, const std::string& task, std::int64_t time_us,
                        std::string text) {
+  MUSTER_TRY(log.unread);
   MUSTER_TRY(OpenToWrite(log));
   if (log.dropped > 0) {
     text += fmt::format(" [{} before this one {} lost]", Counted(log.dropped, "line"),
@@ -237,7 +258,8 @@ Status LogStore::Write(JobLog& log, const std::string& task, std::int64_t time_u
 // Begins in the segment that has the cursor, at the last mark before it. With a tail all is read
 // and the last matching lines are kept.
 Result<LogStore::Page> LogStore::Read(const std::string& job, const Query& query) {
-  JobLog& log = Open(job);
+  const JobLog& log = Open(job);
+  MUSTER_TRY(log.unread);
   Page page;
   page.cursor = query.cursor;
   std::deque<v1::LogRecord> kept;
@@ -247,7 +269,10 @@ Result<LogStore::Page> LogStore::Read(const std::string& job, const Query& query
     if (segment.lines == 0 || after <= query.cursor + 1) continue;
     const std::uint64_t start = std::max(segment.first, query.cursor + 1);
     const std::uint64_t mark = (start - segment.first) / kIndexEvery;
-    std::ifstream file(log.directory + "/" + SegmentName(segment.first));
+    const std::string path = log.directory + "/" + SegmentName(segment.first);
+    std::ifstream file(path);
+    // Somebody may have removed it.
+    if (!file.is_open() && errno != ENOENT) return FromErrno(errno, "read " + path);
     file.seekg(static_cast<std::streamoff>(segment.offsets[mark]));
     std::uint64_t cursor = segment.first + mark * kIndexEvery;
     for (std::string line; cursor < after && std::getline(file, line); ++cursor) {
@@ -267,6 +292,7 @@ Result<LogStore::Page> LogStore::Read(const std::string& job, const Query& query
       record.mutable_line()->set_text(ToValidUtf8(parsed.text));
       if (query.tail > 0 && kept.size() > query.tail) kept.pop_front();
     }
+    if (file.bad()) return FromErrno(errno, "read " + path);
     if (!page.end) break;
   }
   page.records.assign(std::make_move_iterator(kept.begin()), std::make_move_iterator(kept.end()));

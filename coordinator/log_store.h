@@ -3,7 +3,8 @@
 // A line's cursor is its number within the job, from 1; it never repeats and survives a restart, so
 // a reader goes on where it stopped. Files: <directory>/<job>/<first cursor>.log, one line each
 // ("time_us<TAB>task<TAB>text"); the oldest file of a job goes when it has too many. The newest one
-// is gone on with until it is full, also after a restart.
+// is gone on with until it is full, also after a restart. What there is and cannot be read now is
+// an error, never a log that begins anew or has a gap.
 //
 // Threading: not thread-safe; one strand.
 #pragma once
@@ -58,10 +59,12 @@ class LogStore {
 
   // As it is stored when it is longer than `line_bytes`: cut, with a note. Any thread.
   std::string Cut(const std::string& text) const;
-  // kResourceExhausted: the disk is full; the lines are lost, which a later line says.
+  // kResourceExhausted: the disk is full, or there are too many open files; the lines are lost,
+  // which a later line says.
   Status Append(const std::string& job, const std::string& task,
                 const google::protobuf::RepeatedPtrField<v1::LogLine>& lines);
-  // An unknown job has no lines.
+  // An unknown job has no lines. Errors are the disk's: asked again, it goes on from the same
+  // cursor.
   Result<Page> Read(const std::string& job, const Query& query);
   // The newest lines of each task, oldest first.
   const std::map<std::string, std::deque<std::string>>& Newest(const std::string& job);
@@ -74,6 +77,8 @@ class LogStore {
   struct Segment;
   struct JobLog;
   JobLog& Open(const std::string& job);
+  // Which files there are, and what is in them.
+  Status Load(JobLog& log);
   // The one that was not used for the longest time is closed; one that is only read goes first.
   void CloseOne();
   // The newest file is open and has room.

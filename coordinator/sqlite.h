@@ -73,6 +73,21 @@ class Statement {
   bool ok_ = false;
 };
 
+// `work` in one transaction: all of it is on disk, or nothing. Whatever fails, it ends here: one
+// that stayed open would take in all later rows, which would be on no disk. (A COMMIT leaves it
+// open when somebody reads the database for too long, where that has a rollback journal.)
+template <class Work>
+Status InTransaction(sqlite3* db, Work work) {
+  const auto run = [db](const char* sql) {
+    return sqlite3_exec(db, sql, nullptr, nullptr, nullptr) == SQLITE_OK ? Ok() : Failed(db, sql);
+  };
+  MUSTER_TRY(run("BEGIN"));
+  Status status = work();
+  if (status.ok()) status = run("COMMIT");
+  if (sqlite3_get_autocommit(db) == 0) (void)run("ROLLBACK");
+  return status;
+}
+
 // The first column of the first row; 0: there is none.
 inline Result<std::uint64_t> NumberOf(sqlite3* db, const char* sql) {
   Statement row(db, sql);

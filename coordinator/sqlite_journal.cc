@@ -7,6 +7,7 @@
 #include <sys/vfs.h>
 #include <unistd.h>
 
+#include "coordinator/backup.h"
 #include "coordinator/journal.h"
 #include "coordinator/sqlite.h"
 #include "coordinator/state_folder.h"
@@ -37,12 +38,13 @@ class SqliteJournal : public Journal {
   }
 
   Status Open(const std::string& path) {
+    // Before the first look: somebody else may be reading.
+    MUSTER_TRY(Execute("PRAGMA busy_timeout=10000"));
     MUSTER_TRY(RequireOurs(path));
     // The log's index is memory that processes share, and which a network file system does not give
     // them. Without a log, who reads (a backup) holds up who writes.
     const bool network = !NetworkFileSystemOf(path).empty();
     MUSTER_TRY(Execute(network ? "PRAGMA journal_mode=TRUNCATE" : "PRAGMA journal_mode=WAL"));
-    MUSTER_TRY(Execute("PRAGMA busy_timeout=10000"));
     MUSTER_TRY(Execute("PRAGMA synchronous=FULL"));
     MUSTER_TRY(Execute("BEGIN IMMEDIATE"));
     MUSTER_TRY(Execute(kSchema));
@@ -114,8 +116,7 @@ class SqliteJournal : public Journal {
   }
 
   Status DeleteJob(const std::string& job_id) override {
-    MUSTER_TRY(Execute("BEGIN"));
-    const Status status = [&]() -> Status {
+    return InTransaction(db_, [&]() -> Status {
       for (const char* sql :
            {"DELETE FROM events WHERE job=?", "DELETE FROM checkpoints WHERE job=?",
             "DELETE FROM jobs WHERE id=?"}) {
@@ -124,9 +125,7 @@ class SqliteJournal : public Journal {
         MUSTER_TRY(rows.Run());
       }
       return Ok();
-    }();
-    const Status ended = Execute(status.ok() ? "COMMIT" : "ROLLBACK");
-    return status.ok() ? ended : status;
+    });
   }
 
   Status SaveJob(const v1::JobRecord& record) override {
@@ -142,8 +141,7 @@ class SqliteJournal : public Journal {
   }
 
   Status AddEvent(const std::string& job_id, const v1::Event& event) override {
-    MUSTER_TRY(Execute("BEGIN"));
-    const Status status = [&]() -> Status {
+    return InTransaction(db_, [&]() -> Status {
       Statement row(db_,
                     "INSERT OR REPLACE INTO events(job, sequence, reason, message, record) "
                     "VALUES(?, ?, ?, ?, ?)");
@@ -158,9 +156,7 @@ class SqliteJournal : public Journal {
       old.Bind(1, job_id);
       old.Bind(2, event.sequence() - kMaxEvents);
       return old.Run();
-    }();
-    const Status ended = Execute(status.ok() ? "COMMIT" : "ROLLBACK");
-    return status.ok() ? ended : status;
+    });
   }
 
   Status SaveCheckpoint(const std::string& job_id, const v1::CheckpointInfo& info) override {
@@ -294,6 +290,7 @@ std::string NetworkFileSystemOf(const std::string& folder) {
 
 Result<std::unique_ptr<Journal>> OpenSqliteJournal(const std::string& state_directory) {
   MUSTER_TRY_ASSIGN(const int lock, HoldStateDirectory(state_directory));
+  RemoveUnfinishedBackups(state_directory);
   sqlite3* db = nullptr;
   const std::string path = fmt::format("{}/{}", state_directory, kDatabaseName);
   const int opened = sqlite3_open_v2(

@@ -212,6 +212,12 @@ Status Commit(const std::string& directory, v1::CheckpointManifest manifest, Fil
   MUSTER_TRY_ASSIGN(const auto opened, OpenAll(files, directory, manifest));
   MUSTER_TRY(opened->VerifyAll());
   MUSTER_TRY_ASSIGN(const std::string text, EncodeManifest(std::move(manifest)));
+  // Nobody could go on from it, and older ones would make room for it.
+  if (text.size() > kMaxManifestBytes) {
+    return InvalidArgument(
+        "{}: a manifest of {} bytes, limit {}: save fewer tensors, or on fewer parameter servers",
+        directory, text.size(), kMaxManifestBytes);
+  }
 
   const std::string path = JoinPath(directory, kManifestName);
   const std::string staged = TemporaryName(path);

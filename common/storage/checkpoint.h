@@ -34,8 +34,9 @@ struct TensorToWrite {
 // Every function takes the file system to work on last; tests pass a fake.
 
 // Writes a safetensors file under a temporary name, syncs it, renames it, syncs the folder, which
-// it makes if need be. On any error no file is left behind. kResourceExhausted: the disk is full.
-// kInvalidArgument: a key is repeated, a size does not fit its shape.
+// it makes if need be. On any error no file is left behind, but for one that was there under that
+// name, or the new one in its place. kResourceExhausted: the disk is full. kInvalidArgument: a key
+// is repeated, a size does not fit its shape.
 Result<v1::CheckpointFile> WriteSafetensors(const std::string& directory, const std::string& name,
                                             std::span<const TensorToWrite> tensors,
                                             FileSystem& files = RealFileSystem());
@@ -45,7 +46,7 @@ Result<v1::CheckpointFile> WriteSafetensors(const std::string& directory, const 
 // folder and the one above. Until the rename nothing sees the checkpoint, so a crash at any point
 // leaves the one before it current. Removes what writers that were given up have left (*.tmp).
 //   kDataLoss: a file is not what was reported.  kInvalidArgument: the slices do not cover each
-//   tensor exactly once (somebody has not reported).
+//   tensor exactly once (somebody has not reported), or the manifest is longer than readers take.
 Status Commit(const std::string& directory, v1::CheckpointManifest manifest,
               FileSystem& files = RealFileSystem());
 

@@ -50,7 +50,7 @@ class FileSystem {
   virtual Status Rename(const std::string& from, const std::string& to) = 0;
   // Rename() that replaces nothing. kAlreadyExists: `to` is there.
   virtual Status RenameNew(const std::string& from, const std::string& to) = 0;
-  // Makes entries of a folder (creations, renames, removals) durable.
+  // Makes entries of a folder (creations, renames, removals) durable, where its file system can.
   virtual Status SyncFolder(const std::string& path) = 0;
   // A missing file is no error.
   virtual Status Remove(const std::string& path) = 0;

@@ -201,10 +201,12 @@ class Writer : public SafetensorsWriter {
       return InvalidArgument("{}: {} bytes were declared and not written", path_, left_);
     MUSTER_TRY(file_->Sync());
     MUSTER_TRY(file_->Close());
+    MUSTER_TRY_ASSIGN(const bool replaces, files_.Exists(path_));
     MUSTER_TRY(files_.Rename(staged_, path_));
     finished_ = true;
     if (const Status synced = files_.SyncFolder(ParentOf(path_)); !synced.ok()) {
-      (void)files_.Remove(path_);
+      // The file that was there cannot come back: whatever a crash leaves, it is a whole one.
+      if (!replaces) (void)files_.Remove(path_);
       return synced;
     }
     v1::CheckpointFile report;

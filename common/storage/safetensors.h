@@ -55,7 +55,8 @@ struct TensorDeclaration {
 Result<std::uint64_t> TensorBytes(DType dtype, std::span<const std::int64_t> shape);
 
 // Writes one file under a temporary name and renames it when everything is in it and synced.
-// Destruction before Finish() removes the temporary file. After an error only destruction is
+// Destruction before Finish() removes the temporary file. A Finish() that fails leaves no new file,
+// or the old or the new one in the place of one that was there. After an error only destruction is
 // allowed. Lifetime: `files` outlives it.
 class SafetensorsWriter {
  public:

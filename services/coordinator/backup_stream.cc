@@ -70,9 +70,10 @@ class BackupStream : public WriteStream<v1::FileChunk> {
     BackupStream* const call_;
   };
 
-  // Two at a time have files of their own; the name goes at once, so that no crash leaves one.
+  // Two at a time have files of their own; the name goes as soon as it is made. One that a crash
+  // leaves before that goes at the next start.
   Status Make() {
-    std::string path = state_directory_ + "/backup-XXXXXX";
+    std::string path = fmt::format("{}/{}XXXXXX", state_directory_, kUnfinishedBackup);
     const net::Fd made(::mkostemp(path.data(), O_CLOEXEC));
     if (!made.valid()) return FromErrno(errno, "make " + path);
     const Result<BackupContents> contents = WriteBackup(state_directory_, path);

@@ -3,7 +3,10 @@
 #include <atomic>
 #include <filesystem>
 #include <fstream>
+#include <functional>
+#include <string_view>
 #include <thread>
+#include <utility>
 
 #include <sqlite3.h>
 #include <sys/stat.h>
@@ -114,6 +117,74 @@ TEST_CASE_METHOD(State, "a backup is of one moment while rows are written", "[co
   writer.join();
 }
 
+// Runs `meanwhile` at the first write into the file whose path ends so.
+class AtFirstWrite {
+ public:
+  AtFirstWrite(std::string name, std::function<void()> meanwhile) {
+    name_ = std::move(name);
+    meanwhile_ = std::move(meanwhile);
+    usual_ = sqlite3_vfs_find(nullptr);
+    vfs_ = *usual_;
+    vfs_.zName = "at-first-write";
+    vfs_.xOpen = [](sqlite3_vfs*, const char* path, sqlite3_file* file, int flags, int* out) {
+      const int code = usual_->xOpen(usual_, path, file, flags, out);
+      if (code != SQLITE_OK || path == nullptr || !std::string_view(path).ends_with(name_)) {
+        return code;
+      }
+      methods_ = *file->pMethods;
+      write_ = methods_.xWrite;
+      methods_.xWrite = [](sqlite3_file* into, const void* bytes, int size, sqlite3_int64 at) {
+        if (const auto now = std::exchange(meanwhile_, nullptr)) now();
+        return write_(into, bytes, size, at);
+      };
+      file->pMethods = &methods_;
+      return code;
+    };
+    sqlite3_vfs_register(&vfs_, 1);
+  }
+  ~AtFirstWrite() {
+    sqlite3_vfs_unregister(&vfs_);
+    sqlite3_vfs_register(usual_, 1);
+  }
+  AtFirstWrite(const AtFirstWrite&) = delete;
+  AtFirstWrite& operator=(const AtFirstWrite&) = delete;
+
+ private:
+  static inline std::string name_;
+  static inline std::function<void()> meanwhile_;
+  static inline sqlite3_vfs* usual_ = nullptr;
+  static inline sqlite3_io_methods methods_;
+  static inline int (*write_)(sqlite3_file*, const void*, int, sqlite3_int64) = nullptr;
+  sqlite3_vfs vfs_{};
+};
+
+TEST_CASE_METHOD(State, "a row that is written meanwhile makes no copy begin anew",
+                 "[coordinator][unit]") {
+  // More than is copied in one step, or is kept in memory.
+  Execute(state + "/coordinator.db",
+          "INSERT INTO events VALUES('job-1', 1, '', '', zeroblob(12000000))");
+  bool written = false;
+  const AtFirstWrite hook("/backup", [&] {
+    Save(21);
+    written = true;
+  });
+  CHECK(Write().jobs == 20);
+  CHECK(written);
+}
+
+TEST_CASE_METHOD(State, "what a backup has left that was not ended goes at the next start",
+                 "[coordinator][unit]") {
+  journal.reset();
+  const std::string left = state + "/" + kUnfinishedBackup + "Ab12Cd";
+  for (const char* end : {"", "-journal"}) std::ofstream(left + end) << "half";
+  std::ofstream(state + "/backup-monday") << "somebody's";
+
+  REQUIRE(OpenSqliteJournal(state).ok());
+
+  for (const char* end : {"", "-journal"}) CHECK_FALSE(fs::exists(left + end));
+  CHECK(TextOf(state + "/backup-monday") == "somebody's");
+}
+
 TEST_CASE_METHOD(State, "nothing is restored over what is there, or where a coordinator runs",
                  "[coordinator][unit]") {
   Write();
@@ -123,12 +194,14 @@ TEST_CASE_METHOD(State, "nothing is restored over what is there, or where a coor
         std::string::npos);
 
   fs::create_directories(to);
+  fs::permissions(to, fs::perms(0755));
   std::ofstream(to + "/somebody.txt") << "theirs";
   const auto filled = RestoreBackup(file, to);
   CHECK(filled.status().code() == StatusCode::kFailedPrecondition);
   CHECK(Message(filled.status()).find("is not empty (it has somebody.txt)") != std::string::npos);
   CHECK(TextOf(to + "/somebody.txt") == "theirs");
-  CHECK_FALSE(fs::exists(to + "/coordinator.db"));
+  CHECK(fs::status(to).permissions() == fs::perms(0755));
+  CHECK(std::distance(fs::directory_iterator(to), fs::directory_iterator()) == 1);
 }
 
 TEST_CASE_METHOD(State, "what is no backup, or not a whole one, is refused before anything is made",

@@ -407,6 +407,30 @@ TEST_CASE_METHOD(CheckpointFolder,
   CHECK(Find(root)->directory.empty());
 }
 
+TEST_CASE_METHOD(CheckpointFolder,
+                 "tries to set checkpoints aside that fail leave no empty folders",
+                 "[coordinator][unit]") {
+  // So long that a name fits beneath it, and below a folder aside none does.
+  std::string root = folder / "checkpoints";
+  while (root.size() + 250 < 4'063) root += "/" + std::string(200, 'd');
+  root += "/" + std::string(4'063 - root.size() - 1, 'e');
+  REQUIRE(root.size() == 4'063);
+  const std::string saved = storage::CheckpointDirectory(root, 4);
+  std::filesystem::create_directories(saved);
+  std::ofstream(saved + "/MANIFEST.json") << "any";
+  std::filesystem::create_directory(root + "/set-aside-1000");
+  const auto folders = [&] {
+    return std::distance(std::filesystem::directory_iterator(root),
+                         std::filesystem::directory_iterator());
+  };
+  for (int i = 0; i < 3; ++i) {
+    const Status failed = TrySetAside(root).status();
+    CHECK(Message(failed).find("move " + saved) != std::string::npos);
+    // The checkpoint, the folder that was there, and the owner's mark.
+    CHECK(folders() == 3);
+  }
+}
+
 TEST_CASE_METHOD(CheckpointFolder, "only the folder's owner sets its checkpoints aside",
                  "[coordinator][unit]") {
   const std::string root = folder / "checkpoints";

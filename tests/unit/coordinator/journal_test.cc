@@ -7,6 +7,7 @@
 #include <google/protobuf/stubs/logging.h>
 #include <sqlite3.h>
 
+#include "coordinator/sqlite.h"
 #include "tests/support/catch.h"
 #include "tests/support/temp_folder.h"
 
@@ -183,6 +184,43 @@ TEST_CASE("A database whose bytes are damaged anywhere is read right or refused,
     const auto jobs = (*opened)->LoadJobs();
     if (jobs.ok()) CHECK(jobs->size() <= 20);
   }
+}
+
+// As on a network file system, where a reader keeps who writes from its COMMIT.
+TEST_CASE("Rows that a reader keeps from the disk take no later ones along",
+          "[coordinator][unit]") {
+  const muster::testing::TempFolder dir;
+  const std::string path = dir / "rows.db";
+  sqlite3* writer = nullptr;
+  sqlite3* reader = nullptr;
+  REQUIRE(sqlite3_open(path.c_str(), &writer) == SQLITE_OK);
+  REQUIRE(sqlite3_open(path.c_str(), &reader) == SQLITE_OK);
+  const auto insert = [&](int row) {
+    return Statement(writer, fmt::format("INSERT INTO rows VALUES({})", row).c_str()).Run();
+  };
+  const auto sum = [&] { return NumberOf(reader, "SELECT SUM(row) FROM rows").value(); };
+  REQUIRE(Statement(writer, "CREATE TABLE rows(row INTEGER)").Run().ok());
+  REQUIRE(insert(1).ok());
+  REQUIRE(insert(2).ok());
+  {
+    Statement reading(reader, "SELECT row FROM rows");
+    REQUIRE(reading.Step().value());
+    CHECK(InTransaction(writer, [&] { return insert(10); }).code() == StatusCode::kUnavailable);
+    CHECK(sqlite3_get_autocommit(writer) != 0);
+  }
+  CHECK(sum() == 3);
+
+  REQUIRE(InTransaction(writer, [&] { return insert(20); }).ok());
+  REQUIRE(insert(30).ok());
+  CHECK(sum() == 53);
+  const auto half = [&]() -> Status {
+    MUSTER_TRY(insert(100));
+    return DataLoss("the rest is not there");
+  };
+  CHECK(InTransaction(writer, half).code() == StatusCode::kDataLoss);
+  CHECK(sum() == 53);
+  sqlite3_close(reader);
+  sqlite3_close(writer);
 }
 
 }  // namespace

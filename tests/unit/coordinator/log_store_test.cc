@@ -216,5 +216,47 @@ TEST_CASE("All lines that could not be written are counted, whoever reads other 
   CHECK(page->records[0].cursor() == 4);
   CHECK(page->records[0].line().text() == "line 11 [7 lines before this one were lost]");
 }
+
+TEST_CASE("A log that cannot be read now is no empty one and is gone on with when it can",
+          "[coordinator][unit]") {
+  const muster::testing::TempFolder dir;
+  {
+    LogStore logs({.directory = dir.path()});
+    REQUIRE(logs.Append("job", "worker:0", Lines(1, 3)).ok());
+  }
+  std::filesystem::rename(dir / "job", dir / "kept");
+  std::filesystem::create_symlink("job", dir / "job");
+  LogStore logs({.directory = dir.path()});
+  CHECK(Message(logs.Read("job", {}).status()).find("list " + dir / "job") != std::string::npos);
+  CHECK_FALSE(logs.Append("job", "worker:0", Lines(4, 4)).ok());
+  std::filesystem::remove(dir / "job");
+  std::filesystem::rename(dir / "kept", dir / "job");
+
+  REQUIRE(logs.Append("job", "worker:0", Lines(5, 5)).ok());
+
+  const auto page = logs.Read("job", {});
+  REQUIRE(page.ok());
+  REQUIRE(page->records.size() == 4);
+  CHECK(page->records[0].line().text() == "line 1");
+  CHECK(page->records[3].cursor() == 4);
+  CHECK(page->records[3].line().text() == "line 5 [1 line before this one was lost]");
+  CHECK(logs.Newest("job").at("worker:0") ==
+        std::deque<std::string>{"line 1", "line 2", "line 3", "line 4", "line 5"});
+}
+
+TEST_CASE("A file of a log that cannot be read now is an error and no gap", "[coordinator][unit]") {
+  const muster::testing::TempFolder dir;
+  LogStore logs({.directory = dir.path(), .segment_bytes = 50});
+  REQUIRE(logs.Append("job", "worker:0", Lines(1, 9)).ok());
+  REQUIRE(std::filesystem::exists(dir / LogFile(4)));
+  std::filesystem::rename(dir / LogFile(4), dir / "kept");
+  std::filesystem::create_symlink(dir / LogFile(4), dir / LogFile(4));
+
+  CHECK_FALSE(logs.Read("job", {}).ok());
+  CHECK(logs.Read("job", {.cursor = 6})->records.size() == 3);
+
+  std::filesystem::rename(dir / "kept", dir / LogFile(4));
+  CHECK(logs.Read("job", {})->records.size() == 9);
+}
 }  // namespace
 }  // namespace muster::coordinator

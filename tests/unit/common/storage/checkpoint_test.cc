@@ -114,6 +114,22 @@ TEST_CASE_METHOD(Fixture, "a commit refuses slices that leave rows out or have t
   CHECK(Commit(kDirectory, elsewhere, files).code() == StatusCode::kInvalidArgument);
 }
 
+TEST_CASE("a checkpoint whose manifest nobody could read is not made", "[storage][unit]") {
+  FakeFileSystem files;
+  REQUIRE(WriteSample("root", 1, files).ok());
+  REQUIRE(files.MakeFolders(CheckpointDirectory("root", 2)).ok());
+  v1::CheckpointManifest manifest;
+  manifest.set_step(2);
+  manifest.set_job_name(std::string(65 << 20, 'n'));
+
+  const Status status = Commit(CheckpointDirectory("root", 2), std::move(manifest), files);
+
+  CHECK(status.code() == StatusCode::kInvalidArgument);
+  CHECK(Message(status).find("limit 67108864") != std::string::npos);
+  CHECK(ListCheckpoints("root", files).value() ==
+        std::vector<std::string>{CheckpointDirectory("root", 1)});
+}
+
 TEST_CASE("the worked example of docs/formats/checkpoint.md is what is written",
           "[storage][unit]") {
   FakeFileSystem files;

@@ -91,6 +91,39 @@ TEST_CASE("an error at any call over a checkpoint leaves the old one or the new 
   }
 }
 
+TEST_CASE("an error at any call of an export leaves the file that was there or the new one",
+          "[storage][unit]") {
+  const auto prepare = [](FakeFileSystem& files) {
+    REQUIRE(WriteSample("root", 1, files).ok());
+    REQUIRE(files.MakeFolders("out").ok());
+  };
+  const auto run = [](FileSystem& files) {
+    return Export(CheckpointDirectory("root", 1), "out/model", files);
+  };
+  FakeFileSystem measured;
+  prepare(measured);
+  const std::uint64_t before = measured.calls();
+  REQUIRE(run(measured).ok());
+  const std::uint64_t calls = measured.calls() - before;
+  REQUIRE(calls > 5);
+  for (const bool replaces : {false, true}) {
+    for (std::uint64_t call = 0; call < calls; ++call) {
+      FakeFileSystem files;
+      prepare(files);
+      if (replaces) REQUIRE(run(files).ok());
+      files.FailAt(call);
+
+      REQUIRE(run(files).code() == StatusCode::kUnknown);
+
+      INFO("call " << call);
+      REQUIRE_FALSE(AnyTemporary(files));
+      const auto left = files.Open("out/model");
+      REQUIRE(left.ok() == replaces);
+      if (replaces) REQUIRE(ReadHeader(**left).ok());
+    }
+  }
+}
+
 TEST_CASE("a full disk is named, leaves nothing behind, and the old checkpoint readable",
           "[storage][unit]") {
   FakeFileSystem files;

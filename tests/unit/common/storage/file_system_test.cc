@@ -63,6 +63,14 @@ TEST_CASE("the fake file system keeps the contract", "[storage][unit]") {
   Conform(files, "root");
 }
 
+TEST_CASE("a folder is as durable as its file system makes it", "[storage][unit]") {
+  testing::TempFolder folder;
+  CHECK(RealFileSystem().SyncFolder(folder.path()).ok());
+  // It cannot sync folders, like SMB's before Linux 6.9.
+  CHECK(RealFileSystem().SyncFolder("/proc").ok());
+  CHECK(RealFileSystem().SyncFolder(folder / "none").code() == StatusCode::kNotFound);
+}
+
 TEST_CASE("a checkpoint lives on a real disk", "[storage][unit]") {
   testing::TempFolder folder;
   REQUIRE(WriteSample(folder.path(), 7, RealFileSystem()).ok());
