@@ -199,6 +199,7 @@ Result<SageMakerResolver::Hosts> SageMakerResolver::Read() const {
 }
 
 Result<ClusterSpec> SageMakerResolver::Cluster() {
+  MUSTER_TRY(CheckPort(port_));
   MUSTER_TRY_ASSIGN(const Hosts hosts, Read());
   if (hosts.names.empty()) return ClusterSpec();
   std::vector<std::string> workers;

@@ -95,7 +95,7 @@ class UnionResolver : public ClusterResolver {
 
 // Amazon SageMaker: SM_HOSTS and SM_CURRENT_HOST make a cluster of workers.
 // Every call: kFailedPrecondition, these variables are missing or the host is not in the list;
-// kInvalidArgument, SM_HOSTS is not a list of names.
+// kInvalidArgument, SM_HOSTS is not a list of names. Of those with an address, too: no such port.
 class SageMakerResolver : public ClusterResolver {
  public:
   struct Options {

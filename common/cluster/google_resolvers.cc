@@ -98,6 +98,7 @@ Result<std::string> GceResolver::AddressOf(GoogleApi& api, const std::string& in
 }
 
 Result<ClusterSpec> GceResolver::Cluster() {
+  MUSTER_TRY(CheckPort(options_.port));
   GoogleApi api(options_.identity, options_.endpoint, Clock::now() + options_.timeout);
   MUSTER_TRY_ASSIGN(const std::vector<std::string> instances, ListInstances(api));
   std::vector<std::string> ips;
@@ -128,6 +129,11 @@ Result<std::unique_ptr<TpuResolver>> TpuResolver::Create(const Environment& envi
   if (options.coordinator_name.empty() != options.coordinator_address.empty()) {
     return InvalidArgument("a coordinator has a name and an address; \"{}\" and \"{}\" are given",
                            options.coordinator_name, options.coordinator_address);
+  }
+  if (!options.coordinator_name.empty() && options.coordinator_name == options.job_name) {
+    return InvalidArgument(
+        "the coordinator and the workers are one job, \"{}\"; give one of them another name",
+        options.job_name);
   }
   return std::unique_ptr<TpuResolver>(new TpuResolver(std::move(options)));
 }

@@ -32,7 +32,7 @@ class GceResolver : public ClusterResolver {
   explicit GceResolver(Options options);
 
   // Sorted by address: 10.0.0.9 before 10.0.0.10.
-  //   kFailedPrecondition: an instance has no address.
+  //   kInvalidArgument: no such port.  kFailedPrecondition: an instance has no address.
   //   kUnavailable: an answer of another form. And what FetchJson returns.
   Result<ClusterSpec> Cluster() override;
   //   kFailedPrecondition: always; the job that the group makes is fixed.
@@ -65,7 +65,7 @@ class TpuResolver : public ClusterResolver {
     int retries = 120;
     DeviceLister* devices = nullptr;
   };
-  //   kInvalidArgument: no TPU is named, or one half of a coordinator.
+  //   kInvalidArgument: no TPU is named, one half of a coordinator, or one with the workers' name.
   static Result<std::unique_ptr<TpuResolver>> Create(const Environment& environment,
                                                      Options options);
 

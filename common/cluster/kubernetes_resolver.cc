@@ -1,11 +1,13 @@
 #include "common/cluster/kubernetes_resolver.h"
 
 #include <algorithm>
+#include <map>
 #include <utility>
 
 #include <fmt/format.h>
 
 #include "common/base/host_port.h"
+#include "common/base/ids.h"
 #include "common/cluster/http_client.h"
 #include "common/cluster/json_fields.h"
 
@@ -20,10 +22,40 @@ constexpr int kPodsPerPage = 500;
 
 std::string NameOf(const json& pod) { return TextAt(pod, "/metadata/name"); }
 
+// Which addresses are taken, and by whom: one pod is one task.
+class Addresses {
+ public:
+  Status Take(const std::string& address, const json& pod, TaskId task) {
+    const Holder holder{.pod_namespace = TextAt(pod, "/metadata/namespace"),
+                        .name = NameOf(pod),
+                        .task = std::move(task)};
+    const auto [at, fresh] = taken_.emplace(address, holder);
+    if (fresh) return Ok();
+    const Holder& first = at->second;
+    if (first.name == holder.name && first.pod_namespace == holder.pod_namespace) {
+      return FailedPrecondition(
+          "Pod \"{}\" is picked twice, as {} and as {}; selectors may not overlap", holder.name,
+          first.task.ToString(), holder.task.ToString());
+    }
+    return FailedPrecondition(
+        "Pods \"{}\" ({}) and \"{}\" ({}) have one address, {}; each task needs its own", first.name,
+        first.task.ToString(), holder.name, holder.task.ToString(), address);
+  }
+
+ private:
+  struct Holder {
+    std::string pod_namespace;
+    std::string name;
+    TaskId task;
+  };
+  std::map<std::string, Holder> taken_;
+};
+
 }  // namespace
 
 Result<std::unique_ptr<KubernetesResolver>> KubernetesResolver::Create(
     const Environment& environment, Options options) {
+  MUSTER_TRY(CheckPort(options.port));
   if (options.location == ExecutableLocation::kOffCluster) {
     if (options.endpoint.empty()) {
       return InvalidArgument("off cluster the URL of the Kubernetes API must be given");
@@ -53,8 +85,19 @@ KubernetesResolver::KubernetesResolver(Options options)
     : ClusterResolver({.rpc_layer = options.rpc_layer}, options.devices),
       options_(std::move(options)) {}
 
+// Pods are of any size. Where a page is longer than an answer may be, all of the list is asked for
+// again in smaller ones: a server's word to continue is for pages of the same size.
 Result<std::vector<json>> KubernetesResolver::ListPods(const std::string& selector,
                                                        Clock::time_point deadline) const {
+  for (int per_page = kPodsPerPage;; per_page = std::max(1, per_page / 10)) {
+    Result<std::vector<json>> pods = ListPages(selector, per_page, deadline);
+    if (per_page == 1 || pods.status().code() != StatusCode::kResourceExhausted) return pods;
+  }
+}
+
+Result<std::vector<json>> KubernetesResolver::ListPages(const std::string& selector,
+                                                        int pods_per_page,
+                                                        Clock::time_point deadline) const {
   HttpRequest request;
   if (!options_.token_file.empty()) {
     MUSTER_TRY_ASSIGN(const std::string token, ReadTokenFile(options_.token_file));
@@ -65,7 +108,7 @@ Result<std::vector<json>> KubernetesResolver::ListPods(const std::string& select
       options_.pod_namespace.empty() ? "" : "/namespaces/" + PercentEncode(options_.pod_namespace);
   const std::string first =
       fmt::format("{}/api/v1{}/pods?labelSelector={}&limit={}", options_.endpoint, scope,
-                  PercentEncode(selector), kPodsPerPage);
+                  PercentEncode(selector), pods_per_page);
   std::vector<json> pods;
   std::string next;
   do {
@@ -92,6 +135,12 @@ Result<std::string> KubernetesResolver::AddressOf(const json& pod) const {
   if (phase != "Running") {
     return FailedPrecondition("Pod \"{}\" is not running; phase: \"{}\"", NameOf(pod), phase);
   }
+  // Its phase stays Running until its last process has ended, while the one that takes its place may
+  // run already.
+  if (!TextAt(pod, "/metadata/deletionTimestamp").empty()) {
+    return FailedPrecondition("Pod \"{}\" is being deleted; ask again when it is gone",
+                              NameOf(pod));
+  }
   const std::string host = TextAt(pod, options_.use_host_ip ? "/status/hostIP" : "/status/podIP");
   if (host.empty()) return FailedPrecondition("Pod \"{}\" has no address yet", NameOf(pod));
   return JoinHostPort(host, options_.port);
@@ -100,12 +149,14 @@ Result<std::string> KubernetesResolver::AddressOf(const json& pod) const {
 Result<ClusterSpec> KubernetesResolver::Cluster() {
   const Clock::time_point deadline = Clock::now() + options_.timeout;
   ClusterSpec::DenseJobs jobs;
+  Addresses taken;
   for (const auto& [job, selectors] : options_.selectors) {
     std::vector<std::string>& addresses = jobs[job];
     for (const std::string& selector : selectors) {
       MUSTER_TRY_ASSIGN(const std::vector<json> pods, ListPods(selector, deadline));
       for (const json& pod : pods) {
         MUSTER_TRY_ASSIGN(std::string address, AddressOf(pod));
+        MUSTER_TRY(taken.Take(address, pod, TaskId{job, static_cast<int>(addresses.size())}));
         addresses.push_back(std::move(address));
       }
     }

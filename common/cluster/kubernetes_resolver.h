@@ -42,12 +42,13 @@ class KubernetesResolver : public ClusterResolver {
     DeviceLister* devices = nullptr;
   };
 
-  //   kInvalidArgument: no location of ours, or off cluster without an endpoint.
+  //   kInvalidArgument: no location of ours, off cluster without an endpoint, or no such port.
   //   kFailedPrecondition: within a cluster, and the environment does not say where the API is.
   static Result<std::unique_ptr<KubernetesResolver>> Create(const Environment& environment,
                                                             Options options);
 
-  //   kFailedPrecondition: a selected pod is not Running, or has no address.
+  //   kFailedPrecondition: a selected pod is not Running, is being deleted, has no address, or is
+  //   picked twice; or two have one address, which use_host_ip may make of them.
   //   kUnavailable: an answer that is not a list of pods. And what FetchJson and ReadTokenFile
   //   return.
   Result<ClusterSpec> Cluster() override;
@@ -56,6 +57,9 @@ class KubernetesResolver : public ClusterResolver {
   explicit KubernetesResolver(Options options);
   Result<std::vector<nlohmann::json>> ListPods(
       const std::string& selector, std::chrono::steady_clock::time_point deadline) const;
+  Result<std::vector<nlohmann::json>> ListPages(
+      const std::string& selector, int pods_per_page,
+      std::chrono::steady_clock::time_point deadline) const;
   Result<std::string> AddressOf(const nlohmann::json& pod) const;
 
   Options options_;

@@ -4,6 +4,11 @@
 
 namespace muster::cluster {
 
+Status CheckPort(int port) {
+  if (port >= 1 && port <= 65535) return Ok();
+  return InvalidArgument("port {} is out of range; 1 to 65535 is allowed", port);
+}
+
 std::string MasterUrl(const std::string& address, const std::string& rpc_layer) {
   return rpc_layer.empty() || address.empty() ? address : rpc_layer + "://" + address;
 }

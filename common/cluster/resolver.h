@@ -68,6 +68,10 @@ class ClusterResolver {
   DeviceLister* devices_;
 };
 
+// For a port that the caller chooses for all tasks.
+//   kInvalidArgument: outside 1..65535.
+[[nodiscard]] Status CheckPort(int port);
+
 // "grpc" and "a:1" -> "grpc://a:1". No prefix without a layer, and none for an empty address.
 [[nodiscard]] std::string MasterUrl(const std::string& address, const std::string& rpc_layer);
 

@@ -80,6 +80,20 @@ std::optional<std::vector<std::string>> ExpandHost(std::string_view text) {
   return hosts;
 }
 
+// "1,GPU-5c1f,MIG-7" as CUDA reads it: it hides every device from the first on that does not exist,
+// and names that none can have (-1, Slurm's NoDevFiles) are the usual way to say so.
+std::vector<std::string> VisibleDevices(std::string_view text) {
+  std::vector<std::string> devices;
+  while (true) {
+    const std::size_t comma = std::min(text.find(','), text.size());
+    const std::string_view one = text.substr(0, comma);
+    if (!ToNumber(one) && !one.starts_with("GPU-") && !one.starts_with("MIG-")) return devices;
+    devices.emplace_back(one);
+    if (comma == text.size()) return devices;
+    text.remove_prefix(comma + 1);
+  }
+}
+
 Result<std::string> SlurmVariable(const Environment& environment, const std::string& name) {
   const std::optional<std::string> value = environment("SLURM_" + name);
   if (!value || value->empty()) {
@@ -195,35 +209,37 @@ Result<std::vector<SlurmResolver::Place>> SlurmResolver::ReadPlaces(const Enviro
   return places;
 }
 
-Result<int> SlurmResolver::CountGpus(const Environment& environment, const Options& options) {
-  if (options.gpus_per_node) return *options.gpus_per_node;
-  if (const auto visible = environment("CUDA_VISIBLE_DEVICES")) {
-    // CUDA hides every device from the first one that does not exist; -1 is the usual way to say
-    // so.
-    if (visible->empty() || visible->front() == '-') return 0;
-    return 1 + static_cast<int>(std::count(visible->begin(), visible->end(), ','));
+Result<SlurmResolver::Gpus> SlurmResolver::FindGpus(const Environment& environment,
+                                                    const Options& options) {
+  Gpus gpus;
+  if (options.gpus_per_node) {
+    gpus.per_node = *options.gpus_per_node;
+  } else if (const auto visible = environment("CUDA_VISIBLE_DEVICES")) {
+    gpus.names = VisibleDevices(*visible);
+    gpus.per_node = static_cast<int>(gpus.names.size());
+  } else if (!environment("SLURM_GPUS_ON_NODE").value_or("").empty()) {
+    MUSTER_TRY_ASSIGN(gpus.per_node, SlurmNumber(environment, "GPUS_ON_NODE"));
+  } else if (options.count_gpus) {
+    gpus.per_node = options.count_gpus();
   }
-  if (!environment("SLURM_GPUS_ON_NODE").value_or("").empty()) {
-    return SlurmNumber(environment, "GPUS_ON_NODE");
-  }
-  return options.count_gpus ? options.count_gpus() : 0;
+  return gpus;
 }
 
 Result<SlurmResolver::Gpus> SlurmResolver::ReadGpus(const Environment& environment,
                                                     const Options& options, int fullest_node) {
-  MUSTER_TRY_ASSIGN(const int per_node, CountGpus(environment, options));
-  const int per_task =
-      options.gpus_per_task.value_or(fullest_node == 0 ? 0 : per_node / fullest_node);
-  if (per_node < 0 || per_task < 0) {
-    return InvalidArgument("GPUs per node: {}, per task: {}; neither may be negative", per_node,
-                           per_task);
+  MUSTER_TRY_ASSIGN(Gpus gpus, FindGpus(environment, options));
+  gpus.per_task =
+      options.gpus_per_task.value_or(fullest_node == 0 ? 0 : gpus.per_node / fullest_node);
+  if (gpus.per_node < 0 || gpus.per_task < 0) {
+    return InvalidArgument("GPUs per node: {}, per task: {}; neither may be negative",
+                           gpus.per_node, gpus.per_task);
   }
-  if (std::int64_t{per_task} * fullest_node > per_node) {
+  if (std::int64_t{gpus.per_task} * fullest_node > gpus.per_node) {
     return FailedPrecondition(
         "requested more GPUs per node than available: {} with {} each, the node has {}",
-        Counted(fullest_node, "task"), per_task, per_node);
+        Counted(fullest_node, "task"), gpus.per_task, gpus.per_node);
   }
-  return Gpus{.per_node = per_node, .per_task = per_task};
+  return gpus;
 }
 
 Result<std::unique_ptr<SlurmResolver>> SlurmResolver::Create(const Environment& environment) {
@@ -265,10 +281,11 @@ Result<std::unique_ptr<SlurmResolver>> SlurmResolver::Create(const Environment& 
     return InvalidArgument("ports {} and up for {} on a node; 1 to 65535 is allowed",
                            options.port_base, Counted(fullest, "task"));
   }
-  MUSTER_TRY_ASSIGN(const Gpus gpus, ReadGpus(environment, options, fullest));
+  MUSTER_TRY_ASSIGN(Gpus gpus, ReadGpus(environment, options, fullest));
   MUSTER_TRY_ASSIGN(std::vector<Place> places, ReadPlaces(environment, nodes));
   return std::unique_ptr<SlurmResolver>(
-      new SlurmResolver(std::move(options), std::move(nodes), std::move(places), gpus, rank));
+      new SlurmResolver(std::move(options), std::move(nodes), std::move(places), std::move(gpus),
+                        rank));
 }
 
 SlurmResolver::SlurmResolver(Options options, Nodes nodes, std::vector<Place> places, Gpus gpus,
@@ -277,7 +294,7 @@ SlurmResolver::SlurmResolver(Options options, Nodes nodes, std::vector<Place> pl
       options_(std::move(options)),
       nodes_(std::move(nodes)),
       places_(std::move(places)),
-      gpus_(gpus),
+      gpus_(std::move(gpus)),
       rank_(rank) {}
 
 Result<ClusterSpec> SlurmResolver::Cluster() {
@@ -304,8 +321,12 @@ Result<AcceleratorCounts> SlurmResolver::NumAccelerators(const ClusterTask&) {
 
 std::string SlurmResolver::VisibleGpus() const {
   const int local = places_[static_cast<std::size_t>(rank_)].local;
-  std::vector<int> gpus;
-  for (int k = 0; k < gpus_.per_task; ++k) gpus.push_back(local * gpus_.per_task + k);
+  std::vector<std::string> gpus;
+  for (int k = 0; k < gpus_.per_task; ++k) {
+    const int gpu = local * gpus_.per_task + k;
+    gpus.push_back(gpus_.names.empty() ? std::to_string(gpu)
+                                       : gpus_.names[static_cast<std::size_t>(gpu)]);
+  }
   return fmt::format("{}", fmt::join(gpus, ","));
 }
 

@@ -27,14 +27,15 @@ namespace muster::cluster {
 // the order of the node list ("block"), or dealt to the nodes in turn, one or SLURM_DIST_PLANESIZE
 // at a time ("cyclic" and "plane" in SLURM_DISTRIBUTION). The jobs, by name, take their tasks from
 // the front of that sequence. The k-th task of a host, which may be listed twice, listens on
-// port_base + k and sees the GPUs k * gpus_per_task and up.
+// port_base + k and sees gpus_per_task GPUs from the (k * gpus_per_task)-th on: of those that
+// CUDA_VISIBLE_DEVICES lists where they were counted by it, else by number.
 class SlurmResolver : public ClusterResolver {
  public:
   struct Options {
     // Job -> number of tasks. Empty: all tasks of the step are workers.
     std::map<std::string, int> jobs = {};
     int port_base = 8888;
-    // Default: as many as CUDA_VISIBLE_DEVICES lists, else SLURM_GPUS_ON_NODE, else count_gpus().
+    // Default: as many as CUDA_VISIBLE_DEVICES lists before what is no device, else SLURM_GPUS_ON_NODE, else count_gpus().
     std::optional<int> gpus_per_node = {};
     // Default: gpus_per_node spread over the tasks of the fullest node.
     std::optional<int> gpus_per_task = {};
@@ -69,11 +70,14 @@ class SlurmResolver : public ClusterResolver {
   struct Gpus {
     int per_node = 0;
     int per_task = 0;
+    // What CUDA calls them; empty: 0, 1, ..
+    std::vector<std::string> names;
   };
   static Result<Nodes> ReadNodes(const Environment& environment, const Options& options);
   // The place of each rank.
   static Result<std::vector<Place>> ReadPlaces(const Environment& environment, const Nodes& nodes);
-  static Result<int> CountGpus(const Environment& environment, const Options& options);
+  // Those of a node, to be spread over its tasks.
+  static Result<Gpus> FindGpus(const Environment& environment, const Options& options);
   static Result<Gpus> ReadGpus(const Environment& environment, const Options& options,
                                int fullest_node);
   SlurmResolver(Options options, Nodes nodes, std::vector<Place> places, Gpus gpus, int rank);

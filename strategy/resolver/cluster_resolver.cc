@@ -245,10 +245,17 @@ GCEClusterResolver::GCEClusterResolver(const Options& options)
 
 namespace {
 
-// Those of this process's TPU, where nobody says how others are listed.
+// Those of this process's TPU ("local", which the environment may say, too: its master is nobody
+// else's), where nobody says how others are listed.
 ListDevices ListerOf(const TPUClusterResolver::Options& options) {
-  if (options.list_devices || options.tpu != "local") return options.list_devices;
-  return [](const std::string&) { return list_logical_devices("TPU"); };
+  if (options.list_devices) return options.list_devices;
+  return [](const std::string& master) {
+    if (!master.empty()) {
+      raise(FailedPrecondition("this resolver was given no way of listing the devices of {}",
+                               master));
+    }
+    return list_logical_devices("TPU");
+  };
 }
 
 }  // namespace

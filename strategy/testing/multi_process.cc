@@ -18,6 +18,7 @@
 #include <unistd.h>
 
 #include "common/base/mutex.h"
+#include "common/base/number_in.h"
 #include "common/base/words.h"
 #include "common/cluster/cluster_spec.h"
 #include "common/process/child.h"
@@ -34,6 +35,20 @@ using Clock = std::chrono::steady_clock;
 constexpr milliseconds kEndGrace{5'000};
 constexpr std::string_view kHost = "127.0.0.1";
 
+// When so much time has passed. milliseconds::max(), as "without a limit" is written, is more than
+// the clock counts.
+Clock::time_point After(milliseconds limit) {
+  constexpr milliseconds kLongest = std::chrono::hours(24 * 365);
+  return Clock::now() + std::min(limit, kLongest);
+}
+
+// How a task failed, which outlives the process: the task may begin anew and end well.
+struct Failure {
+  int place = 0;  // among the failures, from 1
+  ProcessExit exit;
+  std::string last_line;
+};
+
 // One task of the run; its present process, if there is one.
 struct Task {
   std::string type;
@@ -47,8 +62,8 @@ struct Task {
   std::optional<ProcessExit> exit;
   // Its end is not its own failure.
   bool expected = false;
-  // Its place among the failures; 0: it has not failed.
-  int failure = 0;
+  // Its first one.
+  std::optional<Failure> failure;
   bool at_barrier = false;
   std::string received;
   std::string output;
@@ -57,6 +72,14 @@ struct Task {
 
   std::string name() const { return fmt::format("{}:{}", type, index); }
 };
+
+// "result 5" -> 5.
+std::optional<std::size_t> SizeOfResult(std::string_view line) {
+  if (!line.starts_with(internal::kResult)) return std::nullopt;
+  line.remove_prefix(std::string_view(internal::kResult).size());
+  if (!line.starts_with(' ')) return std::nullopt;
+  return NumberIn<std::size_t>(line.substr(1));
+}
 
 // Wakes the run's thread.
 struct EventDescriptor {
@@ -92,6 +115,8 @@ struct MultiProcessRun::State {
   void CheckBarrier() MUSTER_REQUIRES(mutex);
   void OnLine(const std::string& name, const std::string& line);
   bool AnyRuns() const MUSTER_REQUIRES(mutex);
+  // When what still runs is killed.
+  Clock::time_point Limit() const MUSTER_REQUIRES(mutex);
   // How long the thread may sleep.
   int Pause() const MUSTER_REQUIRES(mutex);
   Task& Find(const std::string& name) MUSTER_REQUIRES(mutex);
@@ -99,6 +124,7 @@ struct MultiProcessRun::State {
 
   const MultiProcessOptions options;
   const Clock::time_point begun = Clock::now();
+  const Clock::time_point deadline;
   process::PortAllotter ports;
   std::vector<process::PortClaim> claims;
   std::string chief;
@@ -110,7 +136,7 @@ struct MultiProcessRun::State {
   std::vector<std::pair<std::string, process::Exit>> ends MUSTER_GUARDED_BY(mutex);
   // Processes that have ended: they are waited for outside the lock.
   std::vector<std::unique_ptr<process::Child>> graves MUSTER_GUARDED_BY(mutex);
-  Clock::time_point deadline MUSTER_GUARDED_BY(mutex);
+  std::optional<Clock::time_point> join_until MUSTER_GUARDED_BY(mutex);
   std::optional<Clock::time_point> ask_until MUSTER_GUARDED_BY(mutex);
   int failures MUSTER_GUARDED_BY(mutex) = 0;
   bool late MUSTER_GUARDED_BY(mutex) = false;
@@ -121,7 +147,7 @@ struct MultiProcessRun::State {
 };
 
 MultiProcessRun::State::State(MultiProcessOptions given)
-    : options(std::move(given)), deadline(Clock::now() + options.limit) {
+    : options(std::move(given)), deadline(After(options.limit)) {
   if (options.command.empty() == options.function.empty()) {
     raise(ErrorCode::kInvalidArgument, "MultiProcessRun: give either a command or a function");
   }
@@ -150,6 +176,10 @@ MultiProcessRun::State::State(MultiProcessOptions given)
     }
   }
   chief = tasks.contains("chief:0") ? "chief:0" : "worker:0";
+  if (options.end_with_chief && !tasks.contains(chief)) {
+    raise(ErrorCode::kInvalidArgument,
+          "MultiProcessRun: end_with_chief, but the cluster has neither chief:0 nor worker:0");
+  }
 }
 
 // The children's threads call in here until they have ended.
@@ -224,6 +254,7 @@ void MultiProcessRun::State::Start(Task& task) {
   task.running = true;
   task.expected = false;
   task.exit.reset();
+  task.last_line.clear();
   Wake();  // there is another socket to serve
 }
 
@@ -285,9 +316,13 @@ void MultiProcessRun::State::Serve() {
   }
 }
 
+Clock::time_point MultiProcessRun::State::Limit() const {
+  return join_until ? std::min(*join_until, deadline) : deadline;
+}
+
 int MultiProcessRun::State::Pause() const {
-  if (!AnyRuns()) return -1;
-  const Clock::time_point until = ask_until ? std::min(*ask_until, deadline) : deadline;
+  if (late || !AnyRuns()) return -1;  // late: they are killed, and wake it when they have ended
+  const Clock::time_point until = ask_until ? std::min(*ask_until, Limit()) : Limit();
   const auto left = std::chrono::ceil<milliseconds>(until - Clock::now());
   return static_cast<int>(std::clamp<std::int64_t>(left.count(), 0, 60'000));
 }
@@ -299,7 +334,7 @@ void MultiProcessRun::State::CheckTimes() {
     ask_until.reset();
     KillAll(SIGKILL);
   }
-  if (late || now < deadline || !AnyRuns()) return;
+  if (late || now < Limit() || !AnyRuns()) return;
   late = true;
   late_ms = std::chrono::duration_cast<milliseconds>(now - begun);
   for (const auto& [name, task] : tasks) {
@@ -328,7 +363,9 @@ void MultiProcessRun::State::OnEnd(Task& task, process::Exit exit) {
     task.last_line = error.message();
     anew = false;
   }
-  if (failed && !anew && task.failure == 0) task.failure = ++failures;
+  if (failed && !anew && !task.failure) {
+    task.failure = Failure{.place = ++failures, .exit = *task.exit, .last_line = task.last_line};
+  }
   if (options.end_with_chief && task.name() == chief && !task.running && !over && AnyRuns()) {
     KillAll(SIGTERM);
     ask_until = Clock::now() + kEndGrace;
@@ -358,11 +395,12 @@ void MultiProcessRun::State::Understand(Task& task) {
     const std::size_t end = text.find('\n');
     if (end == std::string::npos) return;
     const std::string line = text.substr(0, end);
-    if (line.starts_with(internal::kResult)) {
-      const std::size_t size = std::stoul(line.substr(line.find(' ') + 1));
-      if (text.size() < end + 1 + size) return;
-      task.values.push_back(text.substr(end + 1, size));
-      text.erase(0, end + 1 + size);
+    // What is neither a value nor a barrier is passed over: a program may use the descriptor as one
+    // of its own.
+    if (const std::optional<std::size_t> size = SizeOfResult(line)) {
+      if (text.size() - (end + 1) < *size) return;
+      task.values.push_back(text.substr(end + 1, *size));
+      text.erase(0, end + 1 + *size);
     } else {
       task.at_barrier = task.at_barrier || line == internal::kBarrier;
       text.erase(0, end + 1);
@@ -371,17 +409,21 @@ void MultiProcessRun::State::Understand(Task& task) {
   }
 }
 
-// Lets them go when all are there, or when one that has ended cannot come.
+// Lets them go when all are there, or as soon as one has ended and cannot come: those that still
+// run may wait for the very ones that stand here.
 void MultiProcessRun::State::CheckBarrier() {
   const auto waits = [](const auto& one) { return one.second.at_barrier; };
   if (std::none_of(tasks.begin(), tasks.end(), waits)) return;
-  std::string answer = internal::kGo;
+  const std::string* gone = nullptr;
+  bool all = true;
   for (const auto& [name, task] : tasks) {
     if (task.at_barrier) continue;
-    if (task.running) return;
-    answer = fmt::format("{} {}", internal::kGone, name);
+    all = false;
+    if (!task.running) gone = &name;
   }
-  answer += "\n";
+  if (!all && gone == nullptr) return;
+  const std::string answer =
+      all ? fmt::format("{}\n", internal::kGo) : fmt::format("{} {}\n", internal::kGone, *gone);
   for (auto& [name, task] : tasks) {
     if (!std::exchange(task.at_barrier, false)) continue;
     (void)::send(task.socket, answer.data(), answer.size(), MSG_NOSIGNAL);
@@ -423,6 +465,10 @@ void MultiProcessRun::start(const std::string& name) {
   state_->TakeEnds();
   Task& task = state_->Find(name);
   if (task.running) raise(ErrorCode::kFailedPrecondition, name + " runs: it cannot be started");
+  if (state_->late || Clock::now() >= state_->deadline) {
+    raise(ErrorCode::kFailedPrecondition,
+          name + " cannot be started: the time limit of the run is over; give it a longer one");
+  }
   state_->Start(task);
 }
 
@@ -452,7 +498,7 @@ std::string MultiProcessRun::output(const std::string& name) const {
 
 bool MultiProcessRun::wait_for_output(const std::string& name, const std::string& text,
                                       milliseconds limit) const {
-  const Clock::time_point until = Clock::now() + limit;
+  const Clock::time_point until = After(limit);
   MutexLock lock(state_->mutex);
   const Task& task = state_->Find(name);
   while (task.output.find(text) == std::string::npos) {
@@ -463,7 +509,7 @@ bool MultiProcessRun::wait_for_output(const std::string& name, const std::string
 }
 
 ProcessExit MultiProcessRun::wait(const std::string& name, milliseconds limit) const {
-  const Clock::time_point until = Clock::now() + limit;
+  const Clock::time_point until = After(limit);
   MutexLock lock(state_->mutex);
   const Task& task = state_->Find(name);
   while (!task.exit) {
@@ -484,18 +530,22 @@ MultiProcessResult MultiProcessRun::result() const {
 MultiProcessResult MultiProcessRun::join(std::optional<milliseconds> limit) {
   MutexLock lock(state_->mutex);
   if (limit) {
-    state_->deadline = std::min(state_->deadline, Clock::now() + *limit);
+    const Clock::time_point until = After(*limit);
+    state_->join_until = std::min(state_->join_until.value_or(until), until);
     state_->Wake();
   }
   while (state_->AnyRuns()) state_->changed.wait(state_->mutex);
+  state_->join_until.reset();  // what is started after this has the run's time again
   const Task* first = nullptr;
   for (const auto& [name, task] : state_->tasks) {
-    if (task.failure != 0 && (first == nullptr || task.failure < first->failure)) first = &task;
+    if (!task.failure) continue;
+    if (first == nullptr || task.failure->place < first->failure->place) first = &task;
   }
   if (first != nullptr) {
+    const Failure& failure = *first->failure;
     raise(ErrorCode::kInternal,
-          fmt::format("{} ended by {}{}{}", first->name(), to_string(*first->exit),
-                      first->last_line.empty() ? "" : ": ", first->last_line));
+          fmt::format("{} ended by {}{}{}", first->name(), to_string(failure.exit),
+                      failure.last_line.empty() ? "" : ": ", failure.last_line));
   }
   if (state_->late) {
     raise(DeadlineExceeded("{} had not ended after {} ms", Joined(state_->late_names),

@@ -41,12 +41,12 @@ struct MultiProcessOptions {
   std::map<std::string, int> cluster = {{"worker", 2}};
   // Beside this process's own and TF_CONFIG; an empty value removes the name.
   std::map<std::string, std::string> environment = {};
-  // From the start on; then what still runs is killed.
+  // From the start on; then what still runs is killed, and nothing is started any more.
   std::chrono::milliseconds limit{120'000};
   // A task that fails, or is killed, begins anew.
   bool restart = false;
-  // When the chief (chief:0, else worker:0) has ended the others are asked to end, and killed 5 s
-  // later.
+  // When the chief (chief:0, else worker:0; the cluster has one of them) has ended the others are
+  // asked to end, and killed 5 s later.
   bool end_with_chief = false;
   // Lines go to stdout as they come.
   bool print = true;
@@ -84,7 +84,8 @@ class MultiProcessRun {
   MultiProcessRun(const MultiProcessRun&) = delete;
   MultiProcessRun& operator=(const MultiProcessRun&) = delete;
 
-  // Begins it anew, under the same address. kFailedPrecondition: it runs.
+  // Begins it anew, under the same address. kFailedPrecondition: it runs, or the time limit of the
+  // run (or one that join() was given) has ended tasks.
   void start(const std::string& task);
   // To its whole process group. One that ends by it counts as a failure: say so by `expected`.
   // kFailedPrecondition: it does not run.
@@ -100,7 +101,8 @@ class MultiProcessRun {
   // How it ended. kDeadlineExceeded: it runs still.
   ProcessExit wait(const std::string& task, std::chrono::milliseconds limit) const;
   // Until all have ended, and what came of it; what runs after `limit`, or the run's, is killed. A
-  // failure counts more than the time limit, the first one most.
+  // failure counts more than the time limit, the first one most, also of a task that was started
+  // again after it.
   //   kInternal: which task ended how, with the last line that it wrote.
   //   kDeadlineExceeded: which tasks had not ended in time.
   MultiProcessResult join(std::optional<std::chrono::milliseconds> limit = std::nullopt);
@@ -114,10 +116,11 @@ class MultiProcessRun {
 
 // --- In a process of a run.
 
-// Hands a value to the run. kFailedPrecondition: this is no process of one.
+// Hands a value to the run; any thread. kFailedPrecondition: this is no process of one.
 void process_result(const std::string& value);
-// Until all tasks of the run have come here as often.
-//   kUnavailable: one of them has ended meanwhile; names it.  kFailedPrecondition: as above.
+// Until all tasks of the run have come here as often; one thread of a process at a time.
+//   kUnavailable: one of them has ended meanwhile, others may still be on their way; names it.
+//   kFailedPrecondition: as above.
 void process_barrier();
 // Runs the function that this process is to run, if it is to run one: the exit code to leave main()
 // with. An exception is printed, and is exit code 1.

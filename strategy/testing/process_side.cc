@@ -8,6 +8,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "common/base/mutex.h"
 #include "strategy/testing/internal/protocol.h"
 #include "strategy/testing/multi_process.h"
 
@@ -31,8 +32,12 @@ int Descriptor() {
   return std::atoi(text);
 }
 
+// One text after the other, whichever threads say them: the kernel takes a long one in pieces, with
+// those of others in between.
 void Write(const std::string& text) {
+  static Mutex mutex;
   const int fd = Descriptor();
+  const MutexLock lock(mutex);
   for (std::size_t done = 0; done < text.size();) {
     const ssize_t written = ::send(fd, text.data() + done, text.size() - done, MSG_NOSIGNAL);
     if (written < 0 && errno == EINTR) continue;

@@ -2,6 +2,8 @@
 #include <cstdio>
 #include <cstdlib>
 #include <string>
+#include <thread>
+#include <vector>
 
 #include <unistd.h>
 
@@ -49,6 +51,26 @@ int MeetAtBarrier(int times) {
   return 0;
 }
 
+// Four threads hand over eight values each, of one letter and more than a socket holds.
+int HandOverAtOnce() {
+  std::vector<std::thread> threads;
+  for (char letter = 'a'; letter < 'e'; ++letter) {
+    threads.emplace_back([letter] {
+      for (int i = 0; i < 8; ++i) muster::process_result(std::string(256 << 10, letter));
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  return 0;
+}
+
+// Lines on the run's descriptor that are none of the run's; then a value.
+int WriteStrayLines() {
+  const std::string lines = "result\nresult of mine\nresults: 5\n\n";
+  if (::write(3, lines.data(), lines.size()) < 0) return 5;
+  muster::process_result("whole");
+  return 0;
+}
+
 // Two processes of this same program, whose lines go through this one's stdout.
 int ShowBarrier() {
   muster::MultiProcessRun run(
@@ -70,9 +92,12 @@ int main(int argc, char** argv) {
   try {
     if (what == "shown") return ShowBarrier();
     if (what == "barrier") return MeetAtBarrier(std::atoi(argv[2]));
-    // Task 1 never comes.
+    if (what == "threads") return HandOverAtOnce();
+    if (what == "stray") return WriteStrayLines();
+    // Task 1 never comes, nor does task 2, which stays.
     if (what == "broken-barrier") {
       if (IndexOfTask() == "1") return 0;
+      if (IndexOfTask() == "2") WaitForSignal();
       return MeetAtBarrier(1);
     }
   } catch (const muster::Error& error) {

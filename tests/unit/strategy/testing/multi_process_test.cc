@@ -1,6 +1,7 @@
 #include "strategy/testing/multi_process.h"
 
 #include <csignal>
+#include <map>
 #include <set>
 #include <vector>
 
@@ -64,6 +65,34 @@ TEST_CASE("a run's processes meet at a barrier, and one that has ended is named 
         "not come");
 }
 
+TEST_CASE("a task that has ended is named at a barrier while others are still on their way",
+          "[multi_process]") {
+  MultiProcessOptions options = Two({"broken-barrier"});
+  options.cluster = {{"worker", 3}};
+  MultiProcessRun run(options);
+  CHECK(run.wait("worker:0", seconds(60)).code == 4);
+  CHECK(run.output("worker:0") == "barrier: worker:1 has ended and does not come\n");
+  CHECK(run.pid("worker:2") != 0);
+}
+
+TEST_CASE("values of several threads come whole, and lines that are none of the run's are nothing",
+          "[multi_process]") {
+  const auto values_of = [](const std::string& what) {
+    MultiProcessOptions options = Two({what});
+    options.cluster = {{"worker", 1}};
+    return MultiProcessRun(options).join().values.at("worker:0");
+  };
+  std::map<std::string, int> times;
+  for (const std::string& value : values_of("threads")) ++times[value];
+  CHECK(times.size() == 4);
+  for (const auto& [value, count] : times) {
+    CHECK(count == 8);
+    CHECK(value.size() == 256 << 10);
+    CHECK(value.find_first_not_of(value[0]) == std::string::npos);
+  }
+  CHECK(values_of("stray") == std::vector<std::string>{"whole"});
+}
+
 TEST_CASE("a killed process is the run's error, with its signal, and can be started again",
           "[multi_process][spec][MPR-01]") {
   MultiProcessRun run(Two({"wait"}));
@@ -81,6 +110,19 @@ TEST_CASE("a killed process is the run's error, with its signal, and can be star
   const Error error = ErrorOf([&] { run.join(); });
   CHECK(error.code() == ErrorCode::kInternal);
   CHECK(error.message() == "worker:1 ended by signal SIGKILL: begins");
+}
+
+TEST_CASE("a failure is told as it was, however the task ended when it was started again",
+          "[multi_process]") {
+  MultiProcessRun run(Two({"wait"}));
+  REQUIRE(run.wait_for_output("worker:1", "begins", seconds(60)));
+  run.kill("worker:1", SIGKILL);
+  (void)run.wait("worker:1", seconds(60));
+  run.start("worker:1");
+  REQUIRE(run.wait_for_output("worker:1", "begins\nbegins", seconds(60)));
+  run.kill("worker:1", SIGTERM, true);
+  run.kill("worker:0", SIGTERM, true);
+  CHECK(ErrorOf([&] { run.join(); }).message() == "worker:1 ended by signal SIGKILL: begins");
 }
 
 TEST_CASE("a run restarts what fails when it is asked to", "[multi_process][spec][MPR-01]") {
@@ -107,6 +149,31 @@ TEST_CASE("a run that is late says who has not ended and keeps what they wrote",
   REQUIRE(wrote.wait_for_output("worker:1", "begins", seconds(60)));
   CHECK(ErrorOf([&] { wrote.join(milliseconds(1)); }).code() == ErrorCode::kDeadlineExceeded);
   CHECK(wrote.result().output.at("worker:1") == "begins\n");
+}
+
+TEST_CASE("nothing is started when the run's time is over, and a join in time leaves it as it was",
+          "[multi_process]") {
+  MultiProcessRun late(Two({"wait"}));
+  CHECK(ErrorOf([&] { late.join(milliseconds(0)); }).code() == ErrorCode::kDeadlineExceeded);
+  const Error error = ErrorOf([&] { late.start("worker:1"); });
+  CHECK(error.code() == ErrorCode::kFailedPrecondition);
+  CHECK(error.message().find("worker:1 cannot be started: the time limit") == 0);
+
+  MultiProcessRun run(Two({"config"}));
+  for (const char* task : {"worker:0", "worker:1"}) (void)run.wait(task, seconds(60));
+  run.join(milliseconds(0));
+  run.start("worker:1");
+  CHECK(run.join().values.at("worker:1").size() == 2);
+}
+
+TEST_CASE("the longest limit that there is is none", "[multi_process]") {
+  MultiProcessOptions options = Two({"chief-ends", "0"});
+  options.limit = milliseconds::max();
+  MultiProcessRun run(options);
+  CHECK(run.wait("worker:0", milliseconds::max()).ok());
+  CHECK(run.wait_for_output("worker:1", "begins", milliseconds::max()));
+  run.kill("worker:1", SIGTERM, true);
+  run.join(milliseconds::max());
 }
 
 TEST_CASE("a run shows what its processes write, each line behind its task's name",
@@ -160,6 +227,8 @@ TEST_CASE("a run refuses what it cannot be", "[multi_process][spec]") {
   CHECK(code_of({.command = {"true"}, .function = "f"}) == ErrorCode::kInvalidArgument);
   CHECK(code_of({.command = {"true"}, .cluster = {}}) == ErrorCode::kInvalidArgument);
   CHECK(code_of({.command = {"true"}, .cluster = {{"worker", -1}}}) == ErrorCode::kInvalidArgument);
+  CHECK(code_of({.command = {"true"}, .cluster = {{"ps", 2}}, .end_with_chief = true}) ==
+        ErrorCode::kInvalidArgument);
   CHECK(code_of({.command = {"/no/such/program"}}) == ErrorCode::kNotFound);
   CHECK(ErrorOf([] { process_barrier(); }).code() == ErrorCode::kFailedPrecondition);
 }
