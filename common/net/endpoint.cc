@@ -164,6 +164,14 @@ Result<Fd> Connect(const Address& address, const std::string& peer, TimePoint de
   return fd;
 }
 
+// Until when the first of so many addresses is tried: one that does not answer leaves time for the
+// others.
+TimePoint ShareOf(TimePoint deadline, std::size_t addresses) {
+  if (addresses == 1 || deadline == TimePoint::max()) return deadline;
+  const TimePoint now = std::chrono::steady_clock::now();
+  return now + (deadline - now) / static_cast<TimePoint::rep>(addresses);
+}
+
 Result<Fd> Listen(const Address& address, const std::string& name) {
   Fd fd(::socket(address.storage.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (!fd.valid()) return FromErrno(errno, "socket");
@@ -211,8 +219,8 @@ Result<Fd> ConnectTcp(const std::string& text, TimePoint deadline) {
     MUSTER_TRY_ASSIGN(addresses, Resolve(text));
   }
   Status last = Unavailable("{}: the name stands for no address", text);
-  for (const Address& address : addresses) {
-    Result<Fd> fd = Connect(address, text, deadline);
+  for (std::size_t i = 0; i < addresses.size(); ++i) {
+    Result<Fd> fd = Connect(addresses[i], text, ShareOf(deadline, addresses.size() - i));
     if (fd.ok()) {
       SetTcpOptions(fd->get());
       return fd;

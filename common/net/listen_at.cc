@@ -32,6 +32,12 @@ std::vector<std::string> NumericForms(const std::string& host, const std::string
   return forms;
 }
 
+// Debian's installer gives a host's own name 127.0.1.1 where it has no fixed address: others know
+// it by another one.
+bool IsStandIn(const std::string& numeric) {
+  return numeric.starts_with("127.") && !numeric.starts_with("127.0.0.1:");
+}
+
 // Whether a socket of this host may have that address.
 bool IsLocal(const std::string& numeric) {
   const std::string host = numeric.substr(0, numeric.rfind(':'));
@@ -47,6 +53,8 @@ Result<Listener> ListenAt(const std::string& address) {
   }
   const std::string host(parts->host), port(parts->port);
   for (const std::string& numeric : NumericForms(host, port)) {
+    const bool named = numeric != address;
+    if (named && IsStandIn(numeric)) continue;
     if (IsLocal(numeric)) return ListenTcp(numeric);
   }
   return ListenTcp("0.0.0.0:" + port);

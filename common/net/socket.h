@@ -94,6 +94,7 @@ Result<Listener> ListenTcp(const std::string& address);
 // kInvalidArgument: the path is too long for a socket (107 bytes).
 Result<Listener> ListenUnix(const std::string& path);
 // The host may be a name, which is looked up each time: a pod comes back with another address.
+// Where it stands for several they are tried in turn, and share the time.
 //   kUnavailable: nobody listens, or nobody knows the name.  kDeadlineExceeded: no answer.
 //   kInvalidArgument: no host and port.
 Result<Fd> ConnectTcp(const std::string& address, TimePoint deadline);

@@ -113,6 +113,9 @@ void AttachClient::OnWelcome(const v1::Welcome& welcome) {
                             welcome.heartbeat_ms(), welcome.lease_ms()));
   }
   highest_epoch_ = Epoch(welcome.epoch());
+  // The coordinator counts from when it answered, however long it took to reach it: the first
+  // heartbeat has the time to be acknowledged.
+  renewed_ = std::max(renewed_, scheduler_.Now() - Millis(welcome.lease_ms()) / 2);
   welcome_ = welcome;
   attached_ = true;
   retry_ = options_.first_retry;

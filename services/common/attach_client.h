@@ -4,8 +4,9 @@
 // Invariants: heartbeats are made by the strand that does the daemon's work, so a stuck daemon
 // stops sending them. A Welcome with a lower epoch than one seen before is refused: that
 // coordinator has been replaced. Without an acknowledgement for nine tenths of the lease (counted
-// from when the acknowledged heartbeat was sent) the stream is given up, before the coordinator
-// gives us up.
+// from when the acknowledged heartbeat was sent; for the first one, from when the registration was,
+// or half a lease before the Welcome where that is later) the stream is given up, before the
+// coordinator gives us up.
 //
 // Threading: lives on `scheduler`'s strand; everything here is called there, and the handler too.
 // Lifetime: scheduler and handler outlive it; destroyed on the strand or after the scheduler
@@ -153,7 +154,7 @@ class AttachClient {
   Epoch highest_epoch_;
 
   std::uint64_t sequence_ = 0;
-  TimePoint renewed_;  // when the last acknowledged message was sent
+  TimePoint renewed_;  // what the lease is counted from
   std::deque<Sent> unacked_;
 
   Millis retry_;

@@ -137,15 +137,18 @@ Result<std::vector<net::Fd>> Listen(Endpoint& endpoint) {
     MUSTER_TRY_ASSIGN(const AddressList list, Resolve(endpoint.host, endpoint.port));
     int port = endpoint.port;
     std::vector<net::Fd> listeners;
-    Status status;
+    Status status, off;
     for (const addrinfo* entry = list.get(); entry != nullptr && status.ok();
          entry = entry->ai_next) {
       net::Fd fd(::socket(entry->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
       if (!fd.valid()) continue;  // a family that this kernel lacks
       SetPort(entry->ai_addr, port);
       if (!BindAndListen(fd, entry->ai_addr, entry->ai_addrlen)) {
-        status = FromErrno(errno, fmt::format("listen on {}", endpoint.ToString()));
-        break;
+        const int error = errno;
+        const Status why = FromErrno(error, fmt::format("listen on {}", endpoint.ToString()));
+        // "localhost" is ::1, too, where IPv6 is switched off: in containers, as a rule.
+        (error == EADDRNOTAVAIL && IsLoopbackAddress(entry->ai_addr) ? off : status) = why;
+        continue;
       }
       port = PortOf(fd.get());
       listeners.push_back(std::move(fd));
@@ -154,6 +157,7 @@ Result<std::vector<net::Fd>> Listen(Endpoint& endpoint) {
     if (!status.ok() && endpoint.port == 0 && !listeners.empty() && left > 1) continue;
     MUSTER_TRY(status);
     if (listeners.empty()) {
+      MUSTER_TRY(off);
       return Unavailable("listen on {}: no address that this kernel knows", endpoint.ToString());
     }
     endpoint.port = port;

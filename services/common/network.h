@@ -1,5 +1,5 @@
-// Addresses that a daemon may use. There is no TLS yet, so without --allow-insecure-network
-// everything stays on loopback.
+// Addresses that a daemon may use: without certificates or --allow-insecure-network those of
+// loopback alone (daemon_config.h).
 #pragma once
 
 #include <string>
@@ -29,7 +29,8 @@ Result<bool> IsLoopback(const std::string& host);
 Result<std::string> FirstAddress(const std::string& host);
 
 // Listens on all addresses of the host, and where that is a name on 127.0.0.1, too, if nobody else
-// does; `endpoint` gets the port that was chosen for port 0.
+// does; `endpoint` gets the port that was chosen for port 0. A loopback address that is switched
+// off here (::1 without IPv6) is left out when there is another one.
 //   kFailedPrecondition: somebody listens there.  kNotFound: the host does not resolve.
 Result<std::vector<net::Fd>> Listen(Endpoint& endpoint);
 

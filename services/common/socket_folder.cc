@@ -45,7 +45,13 @@ bool IsRunningTable(const fs::directory_entry& entry) {
 Result<std::string> MakeSocketFolder() {
   // A unit's temporary folder is its own, where a neighbour's processes find nothing.
   const std::string given = ProcessEnvironment()("RUNTIME_DIRECTORY").value_or("");
-  const fs::path temporary = given.empty() ? fs::temp_directory_path() : fs::path(given);
+  std::error_code error;
+  const fs::path temporary = given.empty() ? fs::temp_directory_path(error) : fs::path(given);
+  if (error) {
+    return InvalidArgument(
+        "the temporary folder cannot be had: {}. TMPDIR must be a folder, or not be set: /tmp then",
+        error.message());
+  }
   const std::string prefix = fmt::format("muster-{}-", ::geteuid());
   CollectFolders(temporary, prefix);
   std::string path = (temporary / fmt::format("{}{}-XXXXXX", prefix, ::getpid())).string();

@@ -11,6 +11,7 @@ namespace muster::services {
 // One of this process's own in systemd's RUNTIME_DIRECTORY, else in the temporary folder, of a name
 // that nobody can have made before us. Those of processes that have ended without removing theirs
 // go.
+//   kInvalidArgument: TMPDIR is no folder.
 Result<std::string> MakeSocketFolder();
 
 // Removes the sockets in it, what executors note there of what they run

@@ -25,6 +25,7 @@
 #include "services/common/program_child.h"
 #include "services/common/registration.h"
 #include "services/common/socket_folder.h"
+#include "services/worker/drain_in_turn.h"
 
 namespace muster::services {
 namespace {
@@ -229,14 +230,16 @@ void WorkerDaemon::Drain() {
   std::promise<void> closed;
   strand_.Post([this, grace, begin = strand_.Now(), &closed] {
     launches_.launches().NoteDraining();
-    client_.Leave(daemon_.drain_reason(), grace * 9 / 10, [this, grace, begin, &closed] {
-      const auto spent = std::chrono::duration_cast<Millis>(strand_.Now() - begin);
-      const Millis limit = std::max(grace - spent, grace / 10);
-      launches_.launches().Drain(limit, [this, limit, &closed] {
-        core_.Drain(
-            limit, [this, &closed] { client_.Close(kGoodbye, [&closed] { closed.set_value(); }); });
-      });
-    });
+    DrainInTurn(
+        strand_, begin, grace,
+        {[this](Millis limit, std::function<void()> then) {
+           client_.Leave(daemon_.drain_reason(), limit * 9 / 10, std::move(then));
+         },
+         [this](Millis limit, std::function<void()> then) {
+           launches_.launches().Drain(limit, std::move(then));
+         },
+         [this](Millis limit, std::function<void()> then) { core_.Drain(limit, std::move(then)); }},
+        [this, &closed] { client_.Close(kGoodbye, [&closed] { closed.set_value(); }); });
   });
   closed.get_future().wait();  // bounded by the grace and the goodbye
 }

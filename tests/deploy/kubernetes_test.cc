@@ -5,6 +5,7 @@
 #include <map>
 #include <regex>
 #include <set>
+#include <sstream>
 #include <string>
 #include <utility>
 #include <vector>
@@ -190,6 +191,53 @@ TEST_CASE("pods are what the restricted standard asks for, and have room to drai
   CHECK(Text(OfKind(Objects(), "Namespace")
                  .at(0)["metadata"]["labels"]["pod-security.kubernetes.io/enforce"]) ==
         "restricted");
+}
+
+// Keys of all maps of a document, those inside a patch that is a text, too, and the parts of paths,
+// which a patch by operations has instead.
+void AddKeys(const YAML::Node& node, std::set<std::string>& keys) {
+  if (node.IsMap()) {
+    for (const auto& entry : node) {
+      keys.insert(Text(entry.first));
+      AddKeys(entry.second, keys);
+    }
+  } else if (node.IsSequence()) {
+    for (const YAML::Node& one : node) AddKeys(one, keys);
+  } else if (node.IsScalar() && Text(node).find('\n') != std::string::npos) {
+    AddKeys(YAML::Load(Text(node)), keys);
+  } else if (node.IsScalar() && Text(node).starts_with('/')) {
+    std::istringstream path(Text(node));
+    for (std::string part; std::getline(path, part, '/');) keys.insert(part);
+  }
+}
+
+TEST_CASE("SIGTERM reaches the daemon of a pod and has its time whichever components there are",
+          "[deploy][kubernetes]") {
+  // Each of these would have to be weighed against the others again: docs/kubernetes.md.
+  const std::set<std::string> theirs = {"command", "lifecycle", "preStop", "MUSTER_DRAIN_TIMEOUT",
+                                        "terminationGracePeriodSeconds"};
+  int files = 0;
+  for (const char* folder : {"/kubernetes/components", "/kubernetes/cluster"}) {
+    for (const auto& file : std::filesystem::recursive_directory_iterator(kDeploy + folder)) {
+      if (file.path().extension() != ".yaml") continue;
+      ++files;
+      std::set<std::string> keys;
+      for (const YAML::Node& document : YAML::LoadAllFromFile(file.path())) AddKeys(document, keys);
+      for (const std::string& one : theirs) {
+        CAPTURE(file.path().string(), one);
+        CHECK_FALSE(keys.contains(one));
+      }
+    }
+  }
+  CHECK(files > 5);
+  for (const YAML::Node& set : OfKind(Objects(), "StatefulSet")) {
+    const YAML::Node container = ContainerOf(set);
+    CAPTURE(Text(set["metadata"]["name"]));
+    CHECK(Text(container["command"][0]).starts_with("muster-"));  // no shell before it
+    for (const YAML::Node& argument : container["args"]) {
+      CHECK_FALSE(Text(argument).starts_with("--drain-timeout"));  // would win over the setting
+    }
+  }
 }
 
 TEST_CASE("whoever holds variables or jobs is not evicted together, and strangers stay out",

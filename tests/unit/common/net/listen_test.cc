@@ -9,6 +9,7 @@
 #include "common/base/host_port.h"
 #include "common/net/listen_at.h"
 #include "tests/support/catch.h"
+#include "tests/support/own_host.h"
 #include "tests/unit/common/net/deadline.h"
 
 namespace muster::net {
@@ -28,6 +29,20 @@ TEST_CASE("an address of another host is listened to on all interfaces", "[net][
   CHECK(listener->address.rfind("0.0.0.0:", 0) == 0);
 }
 
+TEST_CASE("a name that stands in for this host here alone is listened to where others come",
+          "[net][unit]") {
+  // As Debian's installer writes it, and as people do.
+  const auto where = testing::OnHostWith("127.0.1.1 node-3\n127.0.0.1 here\n", [] {
+    std::string all;
+    for (const char* text : {"node-3:0", "127.0.1.1:0", "here:0"}) {
+      const Result<Listener> listener = ListenAt(text);
+      all += listener.ok() ? HostIn(listener->address) + " " : ToString(listener.status());
+    }
+    return all;
+  });
+  if (where) CHECK(*where == "0.0.0.0 127.0.1.1 127.0.0.1 ");
+}
+
 TEST_CASE("what is no address is refused", "[net][unit]") {
   for (const char* text : {"", "host", "host:", ":1", "127.0.0.1:port"}) {
     CAPTURE(text);
@@ -38,16 +53,17 @@ TEST_CASE("what is no address is refused", "[net][unit]") {
 // A port of this host whose queue has no room, so that the kernel answers no further connection.
 class FullPort {
  public:
-  FullPort() : fd_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
+  explicit FullPort(const std::string& host = "127.0.0.1")
+      : fd_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
     sockaddr_in address{};
     address.sin_family = AF_INET;
-    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    REQUIRE(::inet_pton(AF_INET, host.c_str(), &address.sin_addr) == 1);
     socklen_t size = sizeof(address);
     auto* const any = reinterpret_cast<sockaddr*>(&address);
     REQUIRE(::bind(fd_.get(), any, size) == 0);
     REQUIRE(::listen(fd_.get(), 0) == 0);
     REQUIRE(::getsockname(fd_.get(), any, &size) == 0);
-    address_ = JoinHostPort("127.0.0.1", ntohs(address.sin_port));
+    address_ = JoinHostPort(host, ntohs(address.sin_port));
     first_ = ConnectTcp(address_, Soon()).value();
   }
   const std::string& address() const { return address_; }
@@ -83,6 +99,18 @@ TEST_CASE("signals do not cut the wait for a connection short, and its error say
   CHECK(late.code() == StatusCode::kDeadlineExceeded);
   CHECK(ended >= deadline);
   CHECK_THAT(Message(late), Catch::Matchers::Matches(".*: no answer to a connection in 0.* s"));
+}
+
+TEST_CASE("an address of a name that does not answer leaves time for the next one", "[net][unit]") {
+  const auto said = testing::OnHostWith("127.0.0.2 peer\n127.0.0.3 peer\n", [] {
+    const FullPort silent("127.0.0.2");
+    const std::string port = silent.address().substr(silent.address().rfind(':'));
+    const Result<Listener> listener = ListenTcp("127.0.0.3" + port);
+    if (!listener.ok()) return ToString(listener.status());
+    const TimePoint deadline = std::chrono::steady_clock::now() + Millis(1'000);
+    return ToString(ConnectTcp("peer" + port, deadline).status());
+  });
+  if (said) CHECK(*said == ToString(Ok()));
 }
 
 }  // namespace

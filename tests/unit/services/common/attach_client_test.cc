@@ -161,6 +161,30 @@ TEST_CASE_METHOD(Fixture, "an acknowledgement counts from when its heartbeat was
   CHECK(daemon.detached.size() == 1);
 }
 
+TEST_CASE_METHOD(Fixture,
+                 "a welcome that took longer than a lease leaves time for the first heartbeat",
+                 "[services][unit]") {
+  client.Start();
+  scheduler.Advance(Millis(4'000));
+  last().Welcome(1);
+  scheduler.RunReady();
+  scheduler.Advance(Millis(1'000));
+  REQUIRE(daemon.detached.empty());
+
+  SECTION("which is acknowledged") {
+    for (std::uint64_t sequence = 1; sequence <= 20; ++sequence) {
+      last().Ack(sequence);
+      scheduler.Advance(Millis(250));
+    }
+    CHECK(daemon.detached.empty());
+    CHECK(coordinator.streams.size() == 1);
+  }
+  SECTION("and no more of it than the coordinator waits") {
+    scheduler.Advance(Millis(1'990));
+    CHECK(daemon.detached.size() == 1);
+  }
+}
+
 TEST_CASE_METHOD(Fixture, "a lost stream is opened again, with growing pauses",
                  "[services][unit]") {
   Attach();

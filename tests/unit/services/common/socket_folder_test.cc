@@ -73,6 +73,16 @@ TEST_CASE("a daemon removes the folders of sockets of those that were killed, an
   CHECK(fs::exists(with_more + "/13.running"));
 }
 
+TEST_CASE("a temporary folder that is none is a setting to mend", "[services][unit]") {
+  const testing::TempFolder dir;
+  const muster::testing::EnvironmentVariables none({{"TMPDIR", dir / "not-there"}});
+
+  const Result<std::string> own = MakeSocketFolder();
+
+  CHECK(own.status().code() == StatusCode::kInvalidArgument);
+  CHECK(Message(own.status()).find("TMPDIR") != std::string::npos);
+}
+
 TEST_CASE("a daemon that ends leaves no folder behind", "[services][unit]") {
   const testing::TempFolder dir;
   const std::string path = MakeFolder(dir, ::getpid(), "own");
