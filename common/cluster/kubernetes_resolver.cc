@@ -156,7 +156,8 @@ Result<ClusterSpec> KubernetesResolver::Cluster() {
       MUSTER_TRY_ASSIGN(const std::vector<json> pods, ListPods(selector, deadline));
       for (const json& pod : pods) {
         MUSTER_TRY_ASSIGN(std::string address, AddressOf(pod));
-        MUSTER_TRY(taken.Take(address, pod, TaskId{job, static_cast<int>(addresses.size())}));
+        MUSTER_TRY(
+            taken.Take(address, pod, muster::TaskId{job, static_cast<int>(addresses.size())}));
         addresses.push_back(std::move(address));
       }
     }

@@ -35,7 +35,8 @@ class SlurmResolver : public ClusterResolver {
     // Job -> number of tasks. Empty: all tasks of the step are workers.
     std::map<std::string, int> jobs = {};
     int port_base = 8888;
-    // Default: as many as CUDA_VISIBLE_DEVICES lists before what is no device, else SLURM_GPUS_ON_NODE, else count_gpus().
+    // Default: as many as CUDA_VISIBLE_DEVICES lists before what is no device, else
+    // SLURM_GPUS_ON_NODE, else count_gpus().
     std::optional<int> gpus_per_node = {};
     // Default: gpus_per_node spread over the tasks of the fullest node.
     std::optional<int> gpus_per_task = {};

@@ -61,7 +61,9 @@ TEST_CASE("a running pod is a worker", "[cluster][unit][spec][K8S-01]") {
 }
 
 TEST_CASE("port, namespace and the host's address can be chosen", "[cluster][unit]") {
-  HttpServer server(BySelector({{"a%3Db", {Pod("p", "10.1.2.3"), Pod("q", "fd00::1")}}}));
+  json elsewhere = Pod("q", "fd00::1");
+  elsewhere["status"]["hostIP"] = "192.168.0.2";
+  HttpServer server(BySelector({{"a%3Db", {Pod("p", "10.1.2.3"), elsewhere}}}));
   KubernetesResolver::Options options{
       .selectors = {{"ps", {"a=b"}}}, .port = 99, .pod_namespace = "team/x"};
 
@@ -69,8 +71,8 @@ TEST_CASE("port, namespace and the host's address can be chosen", "[cluster][uni
         ClusterSpec::Dense({{"ps", {"10.1.2.3:99", "[fd00::1]:99"}}}));
   CHECK(server.Requests().at(0).target.find("/api/v1/namespaces/team%2Fx/pods?") == 0);
   options.use_host_ip = true;
-  CHECK(OffCluster(server, options)->Cluster().value().TaskAddress("ps", 0).value() ==
-        "192.168.0.1:99");
+  CHECK(OffCluster(server, options)->Cluster().value() ==
+        ClusterSpec::Dense({{"ps", {"192.168.0.1:99", "192.168.0.2:99"}}}));
 }
 
 TEST_CASE("pods are sorted by name within a selector", "[cluster][unit][spec][K8S-02]") {
@@ -122,6 +124,52 @@ TEST_CASE("a pod that does not run is named", "[cluster][unit][spec][K8S-03]") {
         "FAILED_PRECONDITION: Pod \"z\" has no address yet");
 }
 
+TEST_CASE("a pod that is being deleted is named, though its phase says that it runs",
+          "[cluster][unit]") {
+  json leaving = Pod("a", "10.0.0.1");
+  leaving["metadata"]["deletionTimestamp"] = "2026-11-27T10:00:00Z";
+  HttpServer server(BySelector({{"job-name%3Dtensorflow", {leaving, Pod("b", "10.0.0.2")}}}));
+
+  CHECK(ToString(OffCluster(server)->Cluster().status()) ==
+        "FAILED_PRECONDITION: Pod \"a\" is being deleted; ask again when it is gone");
+}
+
+TEST_CASE("no pod is two tasks, and no two tasks have one address", "[cluster][unit]") {
+  HttpServer server(BySelector({{"a%3D1", {Pod("p", "10.0.0.1"), Pod("q", "10.0.0.2")}},
+                                {"b%3D1", {Pod("q", "10.0.0.2")}}}));
+  const auto refused = [&](KubernetesResolver::Options options) {
+    return ToString(OffCluster(server, std::move(options))->Cluster().status());
+  };
+
+  CHECK(refused({.selectors = {{"ps", {"b=1"}}, {"worker", {"a=1"}}}}) ==
+        "FAILED_PRECONDITION: Pod \"q\" is picked twice, as ps:0 and as worker:1; selectors may not "
+        "overlap");
+  CHECK(refused({.selectors = {{"worker", {"a=1"}}}, .use_host_ip = true}) ==
+        "FAILED_PRECONDITION: Pods \"p\" (worker:0) and \"q\" (worker:1) have one address, "
+        "192.168.0.1:8470; each task needs its own");
+}
+
+TEST_CASE("pods too large for one answer are asked for in smaller pages", "[cluster][unit]") {
+  HttpServer server([](const ServerRequest& request) -> std::optional<std::string> {
+    if (request.target.ends_with("&limit=500")) {
+      json pod = Pod("a", "10.0.0.1");
+      pod["metadata"]["annotations"]["all"] = std::string(33 << 20, 'x');
+      return Page({pod});
+    }
+    if (request.target.ends_with("&limit=50")) return Page({Pod("a", "10.0.0.1")}, "next");
+    if (request.target.ends_with("&limit=50&continue=next")) return Page({Pod("b", "10.0.0.2")});
+    return HttpText(404, "{}");
+  });
+
+  CHECK(OffCluster(server)->Cluster().value() ==
+        ClusterSpec::Dense({{"worker", {"10.0.0.1:8470", "10.0.0.2:8470"}}}));
+}
+
+TEST_CASE("a port that cannot be is refused", "[cluster][unit]") {
+  CHECK(ToString(KubernetesResolver::Create(FixedEnvironment({}), {.port = 70'000}).status()) ==
+        "INVALID_ARGUMENT: port 70000 is out of range; 1 to 65535 is allowed");
+}
+
 TEST_CASE("the master needs a task", "[cluster][unit][spec][K8S-04]") {
   HttpServer server(
       BySelector({{"job-name%3Dtensorflow", {Pod("a", "10.1.2.3"), Pod("b", "10.1.2.4")}}}));
@@ -154,7 +202,9 @@ TEST_CASE("every call asks again", "[cluster][unit][spec][K8S-06]") {
   std::atomic<int> calls{0};
   HttpServer server([&](const ServerRequest&) -> std::optional<std::string> {
     std::vector<json> pods;
-    for (int i = 0; i <= calls; ++i) pods.push_back(Pod("p" + std::to_string(i), "10.0.0.1"));
+    for (int i = 0; i <= calls; ++i) {
+      pods.push_back(Pod("p" + std::to_string(i), "10.0.0." + std::to_string(i + 1)));
+    }
     ++calls;
     return Page(std::move(pods));
   });

@@ -223,8 +223,19 @@ TEST_CASE("GPUs are counted by CUDA_VISIBLE_DEVICES, Slurm, or whoever can", "[c
 
   CHECK(count({{"CUDA_VISIBLE_DEVICES", "3,4,5"}, {"SLURM_GPUS_ON_NODE", "8"}}) == 3);
   CHECK(count({{"CUDA_VISIBLE_DEVICES", "-1"}}) == 0);
+  CHECK(count({{"CUDA_VISIBLE_DEVICES", "NoDevFiles"}}) == 0);
+  CHECK(count({{"CUDA_VISIBLE_DEVICES", "0,1,-1,2"}}) == 2);
   CHECK(count({{"SLURM_GPUS_ON_NODE", "8"}}) == 8);
   CHECK(count({}) == 7);
+}
+
+TEST_CASE("tasks of a node share the devices that CUDA_VISIBLE_DEVICES lists", "[cluster][unit]") {
+  const auto second = [](const std::string& visible) {
+    return Resolver(Step(1, "n1", "2", 2, {{"CUDA_VISIBLE_DEVICES", visible}}))->VisibleGpus();
+  };
+
+  CHECK(second("4,5,6,7") == "6,7");
+  CHECK(second("GPU-5c1f,GPU-77aa") == "GPU-77aa");
 }
 
 TEST_CASE("numbers that cannot be are refused", "[cluster][unit]") {

@@ -466,7 +466,7 @@ TEST_CASE("A coordinator that stops while a backup is made ends it", "[services]
   const auto api = cli::NewGrpcJobApi(cluster);
   const auto being_made = [&] {
     for (const auto& at : std::filesystem::directory_iterator(f.dir / "state")) {
-      if (at.path().filename().string().starts_with("backup-")) return true;
+      if (at.path().filename().string().starts_with(kUnfinishedBackup)) return true;
     }
     return false;
   };
