@@ -2,6 +2,7 @@
 // evaluates in closures and beside main(), and while the cluster drains: the program ends by
 // itself, with what it should have counted (tests/programs/survivor.cc is what it does).
 #include <csignal>
+#include <fstream>
 #include <set>
 #include <thread>
 
@@ -24,12 +25,15 @@ struct Survivors {
                  .state = state,
                  .environment = {{"MUSTER_STUCK_TIMEOUT", "3s"}}}) {}
 
-  void Begin(int closures_per_worker = 1) {
+  // `held`: "closures" or "evaluator", which cannot end before LetGo(). However slowly a test finds
+  // the process that it is to kill, it is there.
+  void Begin(const std::string& held, int closures_per_worker = 1) {
     id = IdIn(cluster.Muster({"submit", "--evaluator", "--closures-per-worker",
                               std::to_string(closures_per_worker), "--restart-policy", "on-failure",
                               "--max-restarts", "20", "--", MUSTER_TEST_PROGRAMS "/survivor",
-                              folder, std::to_string(kClosures)}));
+                              folder, std::to_string(kClosures), held}));
   }
+  void LetGo() const { std::ofstream(folder + "/go"); }
   // The newest process that such an event names; 0: none.
   int PidIn(const std::string& reason) const {
     const v1::Job job = cluster.Describe(id);
@@ -51,9 +55,13 @@ struct Survivors {
     CHECK(Eventually(seconds(60), [&] { return (pid = PidOf(process)) > 0; }));
     return pid;
   }
+  // The one that is named may end meanwhile, as executors do without their main().
   void Kill(const std::string& process) const {
-    const int pid = Await(process);
-    if (pid > 0) CHECK(::kill(pid, SIGKILL) == 0);
+    INFO(process);
+    CHECK(Eventually(seconds(60), [&] {
+      const int pid = PidOf(process);
+      return pid > 0 && ::kill(pid, SIGKILL) == 0;
+    }));
   }
   bool Ends() const {
     const int code = cluster.Wait(id, seconds(180));
@@ -92,8 +100,9 @@ TEST_CASE("a program whose processes are killed as it begins ends as it should",
   for (const std::string& process : kProcesses) {
     Survivors job;
     INFO(process);
-    job.Begin();
+    job.Begin("closures");
     job.Kill(process);
+    job.LetGo();
     CHECK(job.Ends());
   }
 }
@@ -101,9 +110,10 @@ TEST_CASE("a program whose processes are killed as it begins ends as it should",
 TEST_CASE("a program whose processes are killed while it trains ends as it should",
           "[cluster][program][CCF-02]") {
   Survivors job;
-  job.Begin();
+  job.Begin("closures");
   REQUIRE(job.cluster.HasPrinted(job.id, "trains"));
   for (const std::string& process : kProcesses) job.Kill(process);
+  job.LetGo();
   CHECK(job.Ends());
   CHECK(job.AllAreEvaluated());
 }
@@ -113,9 +123,10 @@ TEST_CASE("a program whose processes are killed while closures evaluate counts e
   for (const std::string& process : kProcesses) {
     Survivors job;
     INFO(process);
-    job.Begin();
+    job.Begin("closures");
     REQUIRE(job.cluster.HasPrinted(job.id, "evaluates"));
     job.Kill(process);
+    job.LetGo();
     CHECK(job.Ends());
   }
 }
@@ -123,11 +134,12 @@ TEST_CASE("a program whose processes are killed while closures evaluate counts e
 TEST_CASE("a program whose executors run several closures at a time survives the same",
           "[cluster][program][CCF-02]") {
   Survivors job;
-  job.Begin(4);
+  job.Begin("closures", 4);
   REQUIRE(job.cluster.HasPrinted(job.id, "trains"));
   for (const std::string& process : kProcesses) job.Kill(process);
   REQUIRE(job.cluster.HasPrinted(job.id, "evaluates"));
   for (const std::string process : {"an executor", "worker:1"}) job.Kill(process);
+  job.LetGo();
   CHECK(job.Ends());
   CHECK(job.AllAreEvaluated());
 }
@@ -138,24 +150,26 @@ TEST_CASE("a program whose processes stand still for longer than any lease ends 
                                        "ps:1", "coordinator", "the evaluator");
   Survivors job;
   INFO(process);
-  job.Begin();
+  job.Begin("closures");
   REQUIRE(job.cluster.HasPrinted(job.id, "trains"));
   const int pid = job.Await(process);
   REQUIRE(::kill(pid, SIGSTOP) == 0);
   std::this_thread::sleep_for(seconds(6));  // leases are 3 s, links wait 4 s for a ping's answer
   // Some were killed for it.
   (void)::kill(pid, SIGCONT);
+  job.LetGo();
   CHECK(job.Ends());
 }
 
 TEST_CASE("an evaluator that is killed when main has ended evaluates what is left",
           "[cluster][program]") {
   Survivors job;
-  job.Begin();
+  job.Begin("evaluator");
   REQUIRE(job.cluster.HasPrinted(job.id, kExact));
   REQUIRE(Eventually(seconds(60),
                      [&] { return job.cluster.Describe(job.id).reason() == "EVALUATING"; }));
   job.Kill("the evaluator");
+  job.LetGo();
   CHECK(job.Ends());
   CHECK(job.AllAreEvaluated());
   CHECK(CountEvents(job.cluster.Describe(job.id), "EVALUATOR_RUNNING") >= 2);
@@ -164,10 +178,11 @@ TEST_CASE("an evaluator that is killed when main has ended evaluates what is lef
 TEST_CASE("a coordinator that is killed when main has ended leaves the job a success",
           "[cluster][program]") {
   Survivors job;
-  job.Begin();
+  job.Begin("evaluator");
   REQUIRE(Eventually(seconds(60),
                      [&] { return job.cluster.Describe(job.id).reason() == "EVALUATING"; }));
   job.Kill("coordinator");
+  job.LetGo();
   REQUIRE(Eventually(seconds(30), [&] { return job.cluster.Muster({"status"}).code == 0; }));
   CHECK(job.Ends());
   CHECK(job.AllAreEvaluated());
@@ -183,7 +198,7 @@ TEST_CASE("a program whose processes are killed while the cluster drains goes on
   std::string id;
   {
     Survivors first(checkpoints.path(), state.path());
-    first.Begin();
+    first.Begin("closures");
     id = first.id;
     const int main = first.Await("main()");
     REQUIRE(first.cluster.HasPrinted(id, "trains"));
@@ -202,6 +217,7 @@ TEST_CASE("a program whose processes are killed while the cluster drains goes on
     CHECK(first.cluster.Drain(0) == (daemon ? 1 : 0));
   }
   Survivors second(checkpoints.path(), state.path());
+  second.LetGo();
   second.id = id;
   CHECK(second.Ends());
 }
