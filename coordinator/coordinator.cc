@@ -120,6 +120,7 @@ void Coordinator::ForgetJobs() {
   for (const auto& [number, job] : jobs_) {
     if (job->ended()) ended.push_back(number);
   }
+  if (ended.size() <= options_.keep_jobs) return;
   std::ranges::stable_sort(
       ended, {}, [this](JobNumber number) { return jobs_.at(number)->record().job().ended_ms(); });
   for (std::size_t i = 0; i + options_.keep_jobs < ended.size(); ++i) {

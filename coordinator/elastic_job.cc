@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "common/base/words.h"
+#include "common/messages/status_proto.h"
 #include "coordinator/launch_commands.h"
 #include "coordinator/restarts.h"
 
@@ -43,7 +44,7 @@ void ElasticJob::Begin() {
 void ElasticJob::Leave() {
   places_.clear();
   began_ = complete_ = ending_ = false;
-  failure_ = Ok();
+  story_.record().clear_failure();
   failures_ = 0;
   not_before_ = TimePoint();
 }
@@ -72,8 +73,11 @@ void ElasticJob::GoOnAfterRestart() {
   phase_ = Phase::kBegun;
   (void)world_.scheduler.RunAfter(kAdoptLimit, Guard([this] { OnAdoptLimit(); }));
   if (record().stop_requested()) return GoOnStopping();
+  // The others had been asked to end, but where they had come to their end by themselves.
+  if (fails() && !complete_) BeginEnding(EndGraceOf(launch()));
   story_.SetState(v1::JOB_STATE_RUNNING, "COORDINATOR_RESTARTED",
-                  "its processes go on; their workers tell what became of them");
+                  fails() ? "its processes end; their workers tell what became of them"
+                          : "its processes go on; their workers tell what became of them");
 }
 
 // Those that are only made ready need not be waited for: nothing of them runs.
@@ -115,7 +119,7 @@ void ElasticJob::Show() {
 
 void ElasticJob::SayState() {
   if (ending_ || record().stop_requested()) return;
-  if (!began_) {
+  if (!began_ && !complete_) {
     const std::size_t live = Live();
     const bool few = live < Least();
     return story_.SetState(record().job().state(),
@@ -158,8 +162,8 @@ void ElasticJob::OnClusterDraining() {
 void ElasticJob::GoOn() {
   if (phase_ != Phase::kBegun) return;
   if (IsBeyondHope()) {
-    failure_ =
-        Unavailable("fewer than {} of its processes are left, and none is started again", Least());
+    WillFail(
+        Unavailable("fewer than {} of its processes are left, and none is started again", Least()));
     BeginEnding(EndGraceOf(launch()));
   }
   Fill();
@@ -177,8 +181,7 @@ void ElasticJob::Conclude() {
     return End(v1::JOB_STATE_CANCELLED, Cancelled("stopped as asked"),
                "stopped as asked; its processes have ended");
   }
-  // Leave() clears it.
-  if (!failure_.ok()) return Fail(Status(failure_));
+  if (fails()) return Fail(FromProto(record().failure()));
   if (complete_) {
     return End(v1::JOB_STATE_SUCCEEDED, Ok(), "done: its processes ended with exit code 0");
   }

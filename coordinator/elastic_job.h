@@ -121,6 +121,9 @@ class ElasticJob final : public LaunchedJob {
   void Vacate(Place& place, const std::string& how);
   void SendStop(const Place& place, Millis grace);
   void BeginEnding(Millis grace) override;
+  // The job fails with the first of these when all have ended, whichever coordinator sees it.
+  void WillFail(const Status& cause);
+  bool fails() const { return record().has_failure(); }
   // Places whose workers are only made ready are vacant again: nothing is to begin there any more.
   void GiveUpUnstarted();
   void LetOneGo();
@@ -132,8 +135,6 @@ class ElasticJob final : public LaunchedJob {
   bool began_ = false;
   // A process has ended with 0: what they were to do is done, and nobody is replaced.
   bool complete_ = false;
-  // The job fails with this when all have ended.
-  Status failure_;
   bool ending_ = false;
   // Processes that failed soon after their start, one after another.
   std::uint32_t failures_ = 0;

@@ -5,6 +5,7 @@
 #include "common/base/trouble.h"
 #include "common/base/words.h"
 #include "common/cluster/worker_book.h"
+#include "common/messages/status_proto.h"
 #include "coordinator/allocation.h"
 #include "coordinator/elastic_job.h"
 #include "coordinator/launch_commands.h"
@@ -327,10 +328,8 @@ void ElasticJob::OnExited(const Member& member, Place& place, const v1::LaunchEv
 void ElasticJob::NoteFailure(const Place& place, const v1::LaunchEvent& end) {
   const std::size_t number = NumberOf(place);
   const auto fail = [&](const std::string& then) {
-    if (failure_.ok()) {
-      failure_ = Internal("{} {}{}; `muster logs {} worker:{}` shows what it wrote", NameOf(number),
-                          EndText(end), then, id(), number);
-    }
+    WillFail(Internal("{} {}{}; `muster logs {} worker:{}` shows what it wrote", NameOf(number),
+                      EndText(end), then, id(), number));
   };
   if (ending_) return;
   // The others have come to their end: what this one left undone nobody does any more.
@@ -353,7 +352,7 @@ void ElasticJob::NoteFailure(const Place& place, const v1::LaunchEvent& end) {
   } else if (never && Live() <= Least()) {
     fail(fmt::format(", and fewer than {} are left", Least()));
   }
-  if (!failure_.ok()) return BeginEnding(EndGraceOf(launch()));
+  if (fails()) return BeginEnding(EndGraceOf(launch()));
   if (never) return;
   story_.record().mutable_job()->set_restarts(record().job().restarts() + 1);
   const Millis pause = RestartPause(failures_ - 1);
@@ -483,6 +482,10 @@ void ElasticJob::BeginEnding(Millis grace) {
     if (place.live()) SendStop(place, grace);
   }
   (void)world_.scheduler.RunAfter(grace + kEndMargin, Guard([this] { Conclude(); }));
+}
+
+void ElasticJob::WillFail(const Status& cause) {
+  if (!fails()) SetStatus(cause, *story_.record().mutable_failure());
 }
 
 void ElasticJob::SendStop(const Place& place, Millis grace) {

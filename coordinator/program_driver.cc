@@ -41,9 +41,9 @@ void ProgramJob::StartDriver() {
     if (status.ok() && MayStartDriver() && Missing().empty()) return RunDriver();
     story_.record().set_driver_begun(false);
     // The row without it is on its way before who waits for this goes on.
+    story_.Persist();
     if (world_.on_settled) world_.on_settled();
     if (status.ok()) {
-      story_.Persist();
       StartDriver();  // watches who is missing now
       return RefreshReason();
     }

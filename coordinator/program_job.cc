@@ -215,6 +215,10 @@ void ProgramJob::GiveUpCut(const std::string& why) {
     story_.Tell("DRAIN_UNSAVED",
                 fmt::format("main() did not end with the cluster, and is killed: {}", why), nullptr,
                 {{"why", why}});
+  } else if (driver_.beginning) {
+    // It begins no more. A disk that answers late has the row without it last.
+    story_.record().set_driver_begun(false);
+    story_.Persist();
   }
   if (world_.on_settled) world_.on_settled();
 }

@@ -491,6 +491,30 @@ TEST_CASE("A process that failed is not replaced by another coordinator either w
   CHECK(cluster.Task(1).state() == "ended");
 }
 
+TEST_CASE("What an elastic job fails by is known to another coordinator, however the others end",
+          "[coordinator][launch][elastic]") {
+  ElasticCluster cluster;
+  cluster.JoinAll(0, 2);
+  cluster.Run(ElasticSpec(2, 2, v1::RESTART_POLICY_NEVER));
+  const v1::StartLaunch launched = cluster.at({"worker", 0}).launched;
+  cluster.Ends(1, 3);
+  REQUIRE(cluster.job().state() == v1::JOB_STATE_RUNNING);
+  cluster.RestartCoordinator();
+
+  FakeDaemon& daemon = cluster.Join({"worker", 0});
+  daemon.launched = launched;
+  daemon.LaunchedProcess(0, v1::LaunchEvent::KIND_STARTED);
+  cluster.Settle();
+  const auto stops = std::ranges::count_if(
+      daemon.commands, [](const v1::Command& command) { return command.has_stop_launch(); });
+  CHECK(stops > 0);
+  cluster.Ends(0, 0);
+
+  CHECK(cluster.job().state() == v1::JOB_STATE_FAILED);
+  CHECK(cluster.job().error().message().find("worker:1 (on worker:1 of host) ended with exit code "
+                                             "3: it broke, and fewer than 2 are left") == 0);
+}
+
 TEST_CASE("How a worker's daemon ended is not taken for how its process did by another coordinator",
           "[coordinator][launch][elastic]") {
   const auto policy = GENERATE(v1::RESTART_POLICY_ON_FAILURE, v1::RESTART_POLICY_NEVER);

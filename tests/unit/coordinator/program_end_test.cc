@@ -264,6 +264,11 @@ TEST_CASE("Main that was about to begin when the cluster was asked to end has no
     cluster.Pass(Millis(20'500));
     CHECK(drained);
     CHECK_FALSE(cluster.EventOf("DRAIN_UNSAVED", "words"));
+    // What the disk was given is written all the same.
+    cluster.journal_disk.Go();
+    cluster.Settle();
+    cluster.RestartCoordinator();
+    CHECK(cluster.State() == v1::JOB_STATE_RESTORING);
   }
 }
 
