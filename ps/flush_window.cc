@@ -27,9 +27,8 @@ Result<bool> FlushWindow::Admit(const FlushId& id, ClosureId settled) {
                    id.attempt.value(), closure.attempt.value());
   }
   closure.attempt = id.attempt;
-  return std::ranges::none_of(closure.applied, [&](const Range& range) {
-    return range.first <= id.flush && id.flush <= range.second;
-  });
+  const auto at = std::ranges::lower_bound(closure.applied, id.flush, {}, &Range::second);
+  return at == closure.applied.end() || id.flush < at->first;
 }
 
 void FlushWindow::Mark(const FlushId& id) {
@@ -38,8 +37,7 @@ void FlushWindow::Mark(const FlushId& id) {
     return;
   }
   auto& applied = closures_[id.closure].applied;
-  auto at = std::ranges::find_if(applied,
-                                 [&](const Range& range) { return range.second + 1 >= id.flush; });
+  auto at = std::ranges::lower_bound(applied, id.flush - 1, {}, &Range::second);
   if (at == applied.end() || id.flush + 1 < at->first) {
     applied.insert(at, {id.flush, id.flush});
     return;

@@ -62,12 +62,12 @@ Result<std::uint32_t> ProgramSpace::Create(const v1::CreateShard& create,
   const Key key(id, create.part());
   const auto known = [&]() MUSTER_REQUIRES_SHARED(mutex_) -> Result<std::optional<std::uint32_t>> {
     MUSTER_TRY(Open());
-    const auto name = names_.find(variable.name());
-    if (name != names_.end() && name->second != id) {
+    const auto found = parts_.find(key);
+    if (found == parts_.end()) {
+      const auto name = names_.find(variable.name());
+      if (name == names_.end() || name->second == id) return std::optional<std::uint32_t>();
       return AlreadyExists("variable {}: another one has the name", variable.name());
     }
-    const auto found = parts_.find(key);
-    if (found == parts_.end()) return std::optional<std::uint32_t>();
     const auto at = shards_.find(found->second);
     if (at == shards_.end()) return NotFound("variable {} was deleted", variable.name());
     const ShardPointer& shard = at->second;

@@ -86,7 +86,7 @@ class ProgramClient {
   // Frees it; its handle is of no use any more.
   virtual Status Delete(const VariableHandle& variable) = 0;
   // Frees what servers may have of variables that could not be made.
-  //   kUnavailable, kDeadlineExceeded: one of them does not answer, still.
+  //   kUnavailable, kDeadlineExceeded, kDataLoss: one of them does not answer, still.
   virtual Status DeleteUnmade() = 0;
   // Gives variables an optimizer; the learning rate comes with each gradient. `updates`: how many
   // it has had, for values that are restored.

@@ -12,7 +12,6 @@
 namespace muster::ps {
 namespace {
 
-// A server that has said no has made nothing.
 bool IsNoAnswer(const Status& status) {
   return status.code() == StatusCode::kUnavailable ||
          status.code() == StatusCode::kDeadlineExceeded || status.code() == StatusCode::kDataLoss;
@@ -57,18 +56,19 @@ Status ShardMaker::Make(v1::CreateShard create, std::span<const std::byte> value
       shard.wire = *made;
       continue;
     }
+    // The one that failed, too: what a server refuses may be a repeat of what it has done, whose
+    // answer was lost.
     Unmade unmade{.create = std::move(create), .parts = {}};
-    for (std::uint32_t before = 0; before < part; ++before) unmade.parts.push_back(before);
+    for (std::uint32_t one = 0; one <= part; ++one) unmade.parts.push_back(one);
     std::vector<std::uint32_t> away;
-    if (IsNoAnswer(made.status())) {
-      unmade.parts.push_back(part);
-      away.push_back(index);
-    }
-    (void)DeleteParts(unmade, std::move(away), ids);
-    if (!unmade.parts.empty()) {
+    if (IsNoAnswer(made.status())) away.push_back(index);
+    {
+      // Before they are deleted, which takes its time: who makes one of the name meanwhile has to
+      // know.
       const MutexLock lock(mutex_);
-      unmade_.push_back(std::move(unmade));
+      unmade_.push_back(unmade);
     }
+    (void)DeleteParts(unmade, away, ids);
     return made.status();
   }
   return Ok();
@@ -92,7 +92,8 @@ Status ShardMaker::DeletePart(v1::CreateShard& create, std::uint32_t part, const
   return IsNoAnswer(deleted) ? deleted : Ok();
 }
 
-Status ShardMaker::DeleteParts(Unmade& unmade, std::vector<std::uint32_t> not_asked,
+// Two threads that do the same do no harm: a part that is gone is gone.
+Status ShardMaker::DeleteParts(Unmade& unmade, std::vector<std::uint32_t>& not_asked,
                                const ProgramIds& ids) {
   Status first;
   std::erase_if(unmade.parts, [&](std::uint32_t part) {
@@ -104,10 +105,16 @@ Status ShardMaker::DeleteParts(Unmade& unmade, std::vector<std::uint32_t> not_as
     not_asked.push_back(server);
     return false;
   });
+  const MutexLock lock(mutex_);
+  const auto at = std::ranges::find(unmade_, unmade.create.variable().id(),
+                                    [](const Unmade& one) { return one.create.variable().id(); });
+  if (at != unmade_.end()) {
+    at->parts = std::move(unmade.parts);
+    if (at->parts.empty()) unmade_.erase(at);
+  }
   return first;
 }
 
-// Two threads that do the same do no harm: a part that is gone is gone.
 Status ShardMaker::DeleteUnmade(const std::string& name, const ProgramIds& ids) {
   const auto due = [&](const Unmade& one) {
     return name.empty() || one.create.variable().name() == name;
@@ -118,19 +125,13 @@ Status ShardMaker::DeleteUnmade(const std::string& name, const ProgramIds& ids) 
     std::ranges::copy_if(unmade_, std::back_inserter(all), due);
   }
   Status first;
+  std::vector<std::uint32_t> not_asked;
   for (Unmade& one : all) {
-    const Status deleted = DeleteParts(one, {}, ids);
+    const Status deleted = DeleteParts(one, not_asked, ids);
     if (first.ok()) {
       first = Annotate(deleted, "what may be left of variable " + one.create.variable().name() +
                                     ", which could not be made");
     }
-    const MutexLock lock(mutex_);
-    const auto at = std::ranges::find(unmade_, one.create.variable().id(), [](const Unmade& other) {
-      return other.create.variable().id();
-    });
-    if (at == unmade_.end()) continue;
-    at->parts = std::move(one.parts);
-    if (at->parts.empty()) unmade_.erase(at);
   }
   return first;
 }

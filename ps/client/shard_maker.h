@@ -34,7 +34,7 @@ class ShardMaker {
               const ProgramIds& ids);
   // Deletes what may be left of variables of this name that could not be made; of all, where it is
   // empty. What has been deleted so is not made any more, however late a request comes.
-  //   kUnavailable, kDeadlineExceeded: a server does not answer, still.
+  //   kUnavailable, kDeadlineExceeded, kDataLoss: a server does not answer, still.
   Status DeleteUnmade(const std::string& name, const ProgramIds& ids);
 
  private:
@@ -48,9 +48,9 @@ class ShardMaker {
   TimePoint After(std::uint64_t bytes) const;
   Result<std::uint32_t> MakeOne(std::size_t server, const v1::CreateShard& create,
                                 std::span<const std::byte> value, const ProgramIds& ids);
-  // Deletes its parts, but on servers that are not asked; one that does not answer is asked no
-  // more. What is left stays in it.
-  Status DeleteParts(Unmade& unmade, std::vector<std::uint32_t> not_asked, const ProgramIds& ids);
+  // Deletes the parts of one of `unmade_`, but on servers that are not asked; one that does not
+  // answer is asked no more. What is left stays there.
+  Status DeleteParts(Unmade& unmade, std::vector<std::uint32_t>& not_asked, const ProgramIds& ids);
   Status DeletePart(v1::CreateShard& create, std::uint32_t part, const ProgramIds& ids);
 
   ProgramServers& servers_;

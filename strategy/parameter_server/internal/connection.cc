@@ -40,13 +40,16 @@ void Become(std::shared_ptr<PsConnection> connection) {
   process.current.swap(connection);  // the one before ends without the lock
 }
 
-// "ps:1" of "ps:1 closed the connection".
+// "ps:1" of "ps:1 closed the connection"; not that of a variable "steps:1".
 std::string ServerIn(const std::string& text) {
-  const std::size_t at = text.find("ps:");
-  if (at == std::string::npos) return {};
-  std::size_t end = at + 3;
-  while (end < text.size() && std::isdigit(static_cast<unsigned char>(text[end])) != 0) ++end;
-  return end > at + 3 ? text.substr(at, end - at) : std::string();
+  constexpr std::string_view kType = "ps:";
+  for (std::size_t at = text.find(kType); at != std::string::npos; at = text.find(kType, at + 1)) {
+    if (at > 0 && std::isalnum(static_cast<unsigned char>(text[at - 1])) != 0) continue;
+    std::size_t end = at + kType.size();
+    while (end < text.size() && std::isdigit(static_cast<unsigned char>(text[end])) != 0) ++end;
+    if (end > at + kType.size()) return text.substr(at, end - at);
+  }
+  return {};
 }
 
 // One that is stopped, or cut off, answers as little as one that has gone.
@@ -241,7 +244,8 @@ ps::VariableHandle PsConnection::Find(const std::string& name) {
   if (handle.status().code() == StatusCode::kNotFound) return nullptr;
   RaiseUnlessOk(handle.status());
   const MutexLock lock(mutex_);
-  return found_.insert_or_assign(name, *std::move(handle)).first->second;
+  // One that was made meanwhile is newer.
+  return found_.try_emplace(name, *std::move(handle)).first->second;
 }
 
 std::vector<std::uint64_t> PsConnection::ShardBytes(DType dtype,
@@ -297,6 +301,10 @@ ps::VariableHandle PsConnection::Create(const std::string& name, DType dtype,
     placer_.Remove(places, bytes);
   }
   RaiseUnlessOk(made.status(), ClosurePhase::kWrites);
+  {
+    const MutexLock lock(mutex_);
+    found_.insert_or_assign(name, *made);
+  }
   return *std::move(made);
 }
 
