@@ -55,7 +55,8 @@ Scratch::~Scratch() {
   std::error_code ignored;
   std::filesystem::remove_all(path_, ignored);
   alive_.Reset();
-  if (watcher_ > 0) (void)::waitpid(watcher_, nullptr, 0);
+  while (watcher_ > 0 && ::waitpid(watcher_, nullptr, 0) < 0 && errno == EINTR) {
+  }
 }
 
 }  // namespace muster::bench

@@ -29,9 +29,10 @@ constexpr Millis kLastWords{1'000};
 
 std::string GoesOn(ClosureId closure, Millis grace, std::string_view why) {
   return fmt::format(
-      "closure {} goes on {} ms after it was cancelled, since {}: a function that takes long asks "
+      "{} goes on {} ms after it was cancelled, since {}: a function that takes long asks "
       "ClosureContext::cancelled()",
-      closure, grace.count(), why);
+      PerWorkerValues::IsPinned(closure) ? "a per-worker value" : fmt::format("closure {}", closure),
+      grace.count(), why);
 }
 
 bool Pinned(const WireRecord& record) { return PerWorkerValues::IsPinned(record.closure); }

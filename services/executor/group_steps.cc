@@ -194,8 +194,9 @@ class GroupSteps final : public Steps {
   class OwnPart {
    public:
     OwnPart(GroupSteps& steps, std::uint64_t step) : steps_(steps) {
-      ++steps_.part_number_;
+      // In this order: a new number without a step is a part that has been computed.
       steps_.part_step_ = step;
+      ++steps_.part_number_;
     }
     ~OwnPart() { steps_.part_step_ = 0; }
     OwnPart(const OwnPart&) = delete;

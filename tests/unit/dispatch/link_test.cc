@@ -405,6 +405,11 @@ TEST_CASE("a per-worker value that takes long to end holds up no closure and no 
     return Ok();
   });
   RunningExecutor executor(program.functions, net::LinkKind::kUnix, 2);
+  // An executor waits for what it ends, also where this test fails.
+  struct Opens {
+    ~Opens() { gate.Open(); }
+    Gate& gate;
+  } opens{program.gate};
   Driver driver(DriverOptions(program.functions));
   REQUIRE(ConnectTo(driver, "worker:0", executor).ok());
   const ClosureId value = *driver.CreatePerWorker(build, {});
@@ -419,7 +424,6 @@ TEST_CASE("a per-worker value that takes long to end holds up no closure and no 
   CHECK(ToString(driver.Join(Soon())) == "OK");
   CHECK(program.counted == 100);
   CHECK(driver.counts().losses == 0);
-  program.gate.Open();
 }
 
 TEST_CASE(
@@ -456,8 +460,15 @@ TEST_CASE("large values of closures that run at the same time each come in a fra
     context.value().resize(kLarge);
     return Ok();
   });
-  RunningExecutor executor(program.functions, net::LinkKind::kTcp, 4);
-  Driver driver(DriverOptions(program.functions));
+  // Under a sanitizer seconds, in which nothing else is heard of either side.
+  net::DuplexLink::Options patient;
+  patient.silence = Millis(60'000);
+  Executor::Options patiently;
+  patiently.link = patient;
+  RunningExecutor executor(program.functions, net::LinkKind::kTcp, 4, "key", patiently);
+  Driver::Options options = DriverOptions(program.functions);
+  options.link = patient;
+  Driver driver(options);
   REQUIRE(ConnectTo(driver, "worker:0", executor).ok());
   std::vector<RemoteValue> values;
   for (int i = 0; i < 16; ++i) values.push_back(*driver.Schedule(large, {}, Soon()));
