@@ -31,7 +31,8 @@ std::string GoesOn(ClosureId closure, Millis grace, std::string_view why) {
   return fmt::format(
       "{} goes on {} ms after it was cancelled, since {}: a function that takes long asks "
       "ClosureContext::cancelled()",
-      PerWorkerValues::IsPinned(closure) ? "a per-worker value" : fmt::format("closure {}", closure),
+      PerWorkerValues::IsPinned(closure) ? "a per-worker value"
+                                         : fmt::format("closure {}", closure),
       grace.count(), why);
 }
 

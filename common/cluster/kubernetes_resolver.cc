@@ -38,8 +38,8 @@ class Addresses {
           first.task.ToString(), holder.task.ToString());
     }
     return FailedPrecondition(
-        "Pods \"{}\" ({}) and \"{}\" ({}) have one address, {}; each task needs its own", first.name,
-        first.task.ToString(), holder.name, holder.task.ToString(), address);
+        "Pods \"{}\" ({}) and \"{}\" ({}) have one address, {}; each task needs its own",
+        first.name, first.task.ToString(), holder.name, holder.task.ToString(), address);
   }
 
  private:
@@ -135,8 +135,8 @@ Result<std::string> KubernetesResolver::AddressOf(const json& pod) const {
   if (phase != "Running") {
     return FailedPrecondition("Pod \"{}\" is not running; phase: \"{}\"", NameOf(pod), phase);
   }
-  // Its phase stays Running until its last process has ended, while the one that takes its place may
-  // run already.
+  // Its phase stays Running until its last process has ended, while the one that takes its place
+  // may run already.
   if (!TextAt(pod, "/metadata/deletionTimestamp").empty()) {
     return FailedPrecondition("Pod \"{}\" is being deleted; ask again when it is gone",
                               NameOf(pod));

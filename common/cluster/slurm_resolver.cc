@@ -283,9 +283,8 @@ Result<std::unique_ptr<SlurmResolver>> SlurmResolver::Create(const Environment& 
   }
   MUSTER_TRY_ASSIGN(Gpus gpus, ReadGpus(environment, options, fullest));
   MUSTER_TRY_ASSIGN(std::vector<Place> places, ReadPlaces(environment, nodes));
-  return std::unique_ptr<SlurmResolver>(
-      new SlurmResolver(std::move(options), std::move(nodes), std::move(places), std::move(gpus),
-                        rank));
+  return std::unique_ptr<SlurmResolver>(new SlurmResolver(
+      std::move(options), std::move(nodes), std::move(places), std::move(gpus), rank));
 }
 
 SlurmResolver::SlurmResolver(Options options, Nodes nodes, std::vector<Place> places, Gpus gpus,

@@ -6,8 +6,8 @@
 //                      then each of 1..N is evaluated once, in closures. Prints "trains",
 //                      "evaluates", and "counted N, evaluated S"
 //
-// Its evaluator reports the variable of each checkpoint, and takes its time. What the third argument
-// names is held half way until the file DIR/go is there.
+// Its evaluator reports the variable of each checkpoint, and takes its time. What the third
+// argument names is held half way until the file DIR/go is there.
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>

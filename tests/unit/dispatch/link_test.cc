@@ -405,11 +405,10 @@ TEST_CASE("a per-worker value that takes long to end holds up no closure and no 
     return Ok();
   });
   RunningExecutor executor(program.functions, net::LinkKind::kUnix, 2);
-  // An executor waits for what it ends, also where this test fails.
   struct Opens {
     ~Opens() { gate.Open(); }
     Gate& gate;
-  } opens{program.gate};
+  } opens{program.gate};  // also where this test fails
   Driver driver(DriverOptions(program.functions));
   REQUIRE(ConnectTo(driver, "worker:0", executor).ok());
   const ClosureId value = *driver.CreatePerWorker(build, {});
@@ -461,13 +460,10 @@ TEST_CASE("large values of closures that run at the same time each come in a fra
     return Ok();
   });
   // Under a sanitizer seconds, in which nothing else is heard of either side.
-  net::DuplexLink::Options patient;
-  patient.silence = Millis(60'000);
-  Executor::Options patiently;
-  patiently.link = patient;
-  RunningExecutor executor(program.functions, net::LinkKind::kTcp, 4, "key", patiently);
+  Executor::Options executes;
   Driver::Options options = DriverOptions(program.functions);
-  options.link = patient;
+  executes.link.silence = options.link.silence = Millis(60'000);
+  RunningExecutor executor(program.functions, net::LinkKind::kTcp, 4, "key", executes);
   Driver driver(options);
   REQUIRE(ConnectTo(driver, "worker:0", executor).ok());
   std::vector<RemoteValue> values;

@@ -216,9 +216,10 @@ TEST_CASE("a TPU's workers are its endpoints", "[cluster][unit][spec][TPR-01]") 
         ClusterSpec::Dense({{"coordinator", {"10.128.1.5:10203"}},
                             {"tpu_worker", {"10.1.2.3:8470", "10.1.2.4:8471"}}}));
   with_coordinator.coordinator_name = "tpu_worker";
-  CHECK(ToString(TpuResolver::Create(FixedEnvironment({}), with_coordinator).status()) ==
-        "INVALID_ARGUMENT: the coordinator and the workers are one job, \"tpu_worker\"; give one of "
-        "them another name");
+  CHECK(
+      ToString(TpuResolver::Create(FixedEnvironment({}), with_coordinator).status()) ==
+      "INVALID_ARGUMENT: the coordinator and the workers are one job, \"tpu_worker\"; give one of "
+      "them another name");
   with_coordinator.coordinator_address = "";
   CHECK(TpuResolver::Create(FixedEnvironment({}), with_coordinator).status().code() ==
         StatusCode::kInvalidArgument);

@@ -141,9 +141,10 @@ TEST_CASE("no pod is two tasks, and no two tasks have one address", "[cluster][u
     return ToString(OffCluster(server, std::move(options))->Cluster().status());
   };
 
-  CHECK(refused({.selectors = {{"ps", {"b=1"}}, {"worker", {"a=1"}}}}) ==
-        "FAILED_PRECONDITION: Pod \"q\" is picked twice, as ps:0 and as worker:1; selectors may not "
-        "overlap");
+  CHECK(
+      refused({.selectors = {{"ps", {"b=1"}}, {"worker", {"a=1"}}}}) ==
+      "FAILED_PRECONDITION: Pod \"q\" is picked twice, as ps:0 and as worker:1; selectors may not "
+      "overlap");
   CHECK(refused({.selectors = {{"worker", {"a=1"}}}, .use_host_ip = true}) ==
         "FAILED_PRECONDITION: Pods \"p\" (worker:0) and \"q\" (worker:1) have one address, "
         "192.168.0.1:8470; each task needs its own");
