@@ -51,7 +51,7 @@ Result<RemoteValue> Driver::Schedule(std::uint32_t function, const KeptBytes& ar
                                      TimePoint deadline, std::span<const ClosureId> turns_of,
                                      std::uint64_t step, const ClosureTerms& terms) {
   MUSTER_TRY_ASSIGN(const ResultSlab::Slot slot,
-                    core_->Schedule(function, arguments, true, deadline, turns_of, step, terms));
+                    core_->Schedule(function, arguments, deadline, turns_of, step, terms));
   return RemoteValue(core_, slot);
 }
 
@@ -59,11 +59,6 @@ void Driver::SetStaleness(std::uint64_t staleness) { core_->SetStaleness(stalene
 void Driver::SetSecondRuns(std::uint32_t most) { core_->SetSecondRuns(most); }
 void Driver::SetErrors(const ErrorPolicy::Options& errors) { core_->SetErrors(errors); }
 const Driver::Options& Driver::options() const { return core_->options(); }
-
-Status Driver::ScheduleOnly(std::uint32_t function, const KeptBytes& arguments, TimePoint deadline,
-                            std::uint64_t step) {
-  return core_->Schedule(function, arguments, false, deadline, {}, step, {}).status();
-}
 
 Result<KeptBytes> Driver::Fetch(const RemoteValue& value, TimePoint deadline) {
   if (value.core_ != core_) {

@@ -131,9 +131,6 @@ class Driver {
                                TimePoint deadline = TimePoint::max(),
                                std::span<const ClosureId> turns_of = {}, std::uint64_t step = 0,
                                const ClosureTerms& terms = {});
-  // The same for a closure without a value.
-  Status ScheduleOnly(std::uint32_t function, const KeptBytes& arguments,
-                      TimePoint deadline = TimePoint::max(), std::uint64_t step = 0);
   // ClosureDispatcher::Options::staleness, second_runs and errors from now on.
   void SetStaleness(std::uint64_t staleness);
   void SetSecondRuns(std::uint32_t most);

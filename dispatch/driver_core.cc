@@ -70,7 +70,7 @@ void DriverCore::Wake() {
 // Closures gather before they are sent, unless somebody is idle; now and then this thread reads
 // what has come, so that a program that only schedules needs no other thread.
 Result<ResultSlab::Slot> DriverCore::Schedule(std::uint32_t function, const KeptBytes& arguments,
-                                              bool want_value, TimePoint deadline,
+                                              TimePoint deadline,
                                               std::span<const ClosureId> turns_of,
                                               std::uint64_t step, const ClosureTerms& terms) {
   if (arguments.size() > std::min(kMostBytes, options_.dispatch.argument_bytes)) {
@@ -79,7 +79,7 @@ Result<ResultSlab::Slot> DriverCore::Schedule(std::uint32_t function, const Kept
   }
   const MutexLock lock(mutex_);
   const auto schedule = [&]() MUSTER_REQUIRES(mutex_) {
-    return dispatcher_.Schedule(function, arguments, want_value, turns_of, step, terms);
+    return dispatcher_.Schedule(function, arguments, turns_of, step, terms);
   };
   ClosureDispatcher::Scheduled scheduled = schedule();
   if (scheduled.admission == ClosureDispatcher::Admission::kFull) {
@@ -92,7 +92,7 @@ Result<ResultSlab::Slot> DriverCore::Schedule(std::uint32_t function, const Kept
     if (!room) return NotMet("no room for another closure");
   }
   if (scheduled.admission == ClosureDispatcher::Admission::kFailed) {
-    if (want_value) dispatcher_.results().Release(scheduled.result);
+    dispatcher_.results().Release(scheduled.result);
     return RaiseNow(deadline, CancelledError().status);
   }
   if (dispatcher_.any_idle() || dispatcher_.queued() % kGather == 0) PumpAndFlush();

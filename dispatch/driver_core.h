@@ -40,9 +40,8 @@ class DriverCore : public std::enable_shared_from_this<DriverCore> {
   void SetPace(Driver::Pace pace);
 
   Result<ResultSlab::Slot> Schedule(std::uint32_t function, const KeptBytes& arguments,
-                                    bool want_value, TimePoint deadline,
-                                    std::span<const ClosureId> turns_of, std::uint64_t step,
-                                    const ClosureTerms& terms);
+                                    TimePoint deadline, std::span<const ClosureId> turns_of,
+                                    std::uint64_t step, const ClosureTerms& terms);
   void SetStaleness(std::uint64_t staleness) {
     const MutexLock lock(mutex_);
     dispatcher_.set_staleness(staleness);

@@ -24,12 +24,13 @@ std::string ClosureDispatcher::NameOf(ClosureId closure) const {
   return options_.name ? options_.name(closure) : fmt::format("closure {}", closure);
 }
 
-ClosureDispatcher::Scheduled ClosureDispatcher::Schedule(
-    std::uint32_t function, const KeptBytes& arguments, bool want_value,
-    std::span<const ClosureId> turns_of, std::uint64_t step, const ClosureTerms& terms) {
+ClosureDispatcher::Scheduled ClosureDispatcher::Schedule(std::uint32_t function,
+                                                         const KeptBytes& arguments,
+                                                         std::span<const ClosureId> turns_of,
+                                                         std::uint64_t step,
+                                                         const ClosureTerms& terms) {
   if (failed()) {
     Scheduled cancelled{.admission = Admission::kFailed};
-    if (!want_value) return cancelled;
     cancelled.result = results_.Create();
     results_.SetError(cancelled.result, CancelledError());
     return cancelled;
@@ -44,10 +45,8 @@ ClosureDispatcher::Scheduled ClosureDispatcher::Schedule(
   record.run_limit_ms = static_cast<std::uint32_t>(terms.run_limit.count());
   record.repeatable = terms.repeatable;
   record.of_step = steps_.Scheduled(record.id, step);
-  if (want_value) {
-    record.result = results_.Create();
-    results_.AddReference(record.result);
-  }
+  record.result = results_.Create();
+  results_.AddReference(record.result);
   const Scheduled scheduled{.closure = record.id, .result = record.result};
   if (inherited_ < options_.settled_beyond.size()) {
     while (inherited_ < options_.settled_beyond.size() &&
@@ -85,7 +84,7 @@ void ClosureDispatcher::AssignWithTurns(ClosureRecord& record, const KeptBytes& 
 }
 
 void ClosureDispatcher::SettleInherited(ClosureRecord& record) {
-  if (record.result != ResultSlab::kNone) results_.SetValue(record.result, {});
+  results_.SetValue(record.result, {});
   Settle(record, true);
 }
 
@@ -105,7 +104,7 @@ void ClosureDispatcher::Settle(ClosureRecord& record, bool succeeded) {
   record.state = ClosureState::kSettled;
   argument_bytes_ -= record.arguments.size();
   record.arguments.Clear();
-  if (record.result != ResultSlab::kNone) results_.Release(record.result);
+  results_.Release(record.result);
   record.result = ResultSlab::kNone;
   if (record.has_turns) turns_.erase(record.id);
   policy_.Forget(record.id);
@@ -125,7 +124,7 @@ void ClosureDispatcher::ReturnTurns(const ClosureRecord& record) {
 
 void ClosureDispatcher::Cancel(ClosureRecord& record) {
   ReturnTurns(record);
-  if (record.result != ResultSlab::kNone) results_.SetError(record.result, CancelledError());
+  results_.SetError(record.result, CancelledError());
   Settle(record, false);
 }
 
@@ -133,7 +132,7 @@ void ClosureDispatcher::Fail(ClosureRecord& record, ClosureError error) {
   suspects_.Forget(record.id);
   // What it would have taken is the next one's, unless it may have taken some of it.
   if (record.executions == 0) ReturnTurns(record);
-  if (record.result != ResultSlab::kNone) results_.SetError(record.result, error);
+  results_.SetError(record.result, error);
   FailQueue(std::move(error));
   Settle(record, false);
 }
@@ -210,10 +209,7 @@ ClosureDispatcher::Outcome ClosureDispatcher::OnResult(WorkerHandle handle,
   suspects_.OnSuccess(record->id);
   worker->back_off = std::chrono::milliseconds(0);
   ++succeeded_;
-  // Its own reference alone: the future is gone.
-  if (record->result != ResultSlab::kNone && results_.references(record->result) > 1) {
-    results_.SetValue(record->result, result.value);
-  }
+  if (IsWanted(*record)) results_.SetValue(record->result, result.value);
   Settle(*record, true);
   Remember(handle, result);
   Refresh(handle.index);
@@ -308,13 +304,11 @@ void ClosureDispatcher::Give(std::uint32_t index, ClosureRecord& record, TimePoi
   record.current = record.executions;
   if (record.repeatable && second_runs_ > 0) given_at_[record.id] = now;
   last_given_ = std::max(last_given_, record.id);
-  const bool unwanted =
-      record.result == ResultSlab::kNone || results_.references(record.result) == 1;
   send({index, worker.generation},
        {.closure = record.id,
         .attempt = MakeAttempt(options_.epoch, options_.incarnation, record.executions),
         .function = record.function,
-        .flags = unwanted ? kFlagNoValue : 0,
+        .flags = IsWanted(record) ? 0U : kFlagNoValue,
         .run_limit_ms = record.run_limit_ms,
         .arguments = record.arguments.kept()});
   Refresh(index);

@@ -98,14 +98,14 @@ class ClosureDispatcher {
   struct Scheduled {
     Admission admission = Admission::kQueued;
     ClosureId closure = {};  // 0 unless kQueued
-    // With `want_value`: the future, with one reference of the caller's; else and if kFull, kNone.
+    // The future, with one reference of the caller's; kNone if kFull.
     ResultSlab::Slot result = ResultSlab::kNone;
   };
   //   The arguments are copied. More than Options::argument_bytes in one closure is never admitted.
   //   `turns_of`: per-worker values that it has a turn of (per_worker_values.h), 8 bytes each
   //   behind its arguments.
   //   `step`: that the closure is a part of, from 1, never lower than the one before; 0: of none.
-  Scheduled Schedule(std::uint32_t function, const KeptBytes& arguments, bool want_value,
+  Scheduled Schedule(std::uint32_t function, const KeptBytes& arguments,
                      std::span<const ClosureId> turns_of = {}, std::uint64_t step = 0,
                      const ClosureTerms& terms = {});
   // Options::staleness, Options::second_runs and Options::errors from now on.
@@ -241,6 +241,10 @@ class ClosureDispatcher {
 
   // The highest id that may be handed out now.
   ClosureId Limit() const;
+  // Somebody holds its future, beside the record.
+  bool IsWanted(const ClosureRecord& record) const {
+    return results_.references(record.result) > 1;
+  }
   void Give(std::uint32_t index, ClosureRecord& record, TimePoint now, Send send);
   void PumpBuilds(Send send);
   // With suspects, or draining: looks for what each worker may have.

@@ -52,7 +52,7 @@ void ClosureDispatcher::RunAgain(TimePoint now, Send send) {
     send(worker, {.closure = id,
                   .attempt = MakeAttempt(options_.epoch, options_.incarnation, record.executions),
                   .function = record.function,
-                  .flags = record.result == ResultSlab::kNone ? kFlagNoValue : 0,
+                  .flags = IsWanted(record) ? 0U : kFlagNoValue,
                   .run_limit_ms = record.run_limit_ms,
                   .arguments = record.arguments.kept()});
     Refresh(index);

@@ -97,7 +97,10 @@ Status FakeDriver::Schedule(v1::ClosureKind kind, std::uint64_t from, std::uint6
   if (trains) from = std::max(from, scheduled_ + 1);
   for (std::uint64_t id = from; id <= to; ++id) {
     story_.NoteSchedule(dispatcher_->last_scheduled().Next(), kind, id);
-    const auto scheduled = dispatcher_->Schedule(0, {}, false);
+    const auto scheduled = dispatcher_->Schedule(0, {});
+    if (scheduled.result != dispatch::ResultSlab::kNone) {
+      dispatcher_->results().Release(scheduled.result);
+    }
     if (scheduled.admission != dispatch::ClosureDispatcher::Admission::kQueued) {
       return Join().status();
     }

@@ -46,7 +46,7 @@ TEST_CASE("closures that go on when their driver is gone are told, and hold up n
   RunningExecutor& executor = impatient.executor();
   auto first = std::make_unique<Driver>(DriverOptions(program.functions));
   REQUIRE(ConnectTo(*first, "worker:0", executor).ok());
-  REQUIRE(first->ScheduleOnly(program.deaf, {}, Soon()).ok());
+  REQUIRE(first->Schedule(program.deaf, {}, Soon()).ok());
   program.gate.AwaitArrivals(1);
   CHECK(executor.executor().running().Now().size() == 1);
   CHECK(executor.executor().running().Now().front().closure == ClosureId(1));
@@ -54,7 +54,7 @@ TEST_CASE("closures that go on when their driver is gone are told, and hold up n
 
   Driver next(DriverOptions(program.functions));
   REQUIRE(ConnectTo(next, "worker:0", executor).ok());
-  REQUIRE(next.ScheduleOnly(program.count, {}, Soon()).ok());
+  REQUIRE(next.Schedule(program.count, {}, Soon()).ok());
 
   CHECK(next.Join(Soon()).ok());
   CHECK(executor.executor().running().ended() == 2);
@@ -68,9 +68,9 @@ TEST_CASE("join waits no longer than the grace for a closure that does not hear 
   RunningExecutor& executor = impatient.executor();
   Driver driver(DriverOptions(program.functions));
   REQUIRE(ConnectTo(driver, "worker:0", executor).ok());
-  REQUIRE(driver.ScheduleOnly(program.deaf, {}, Soon()).ok());
+  REQUIRE(driver.Schedule(program.deaf, {}, Soon()).ok());
   program.gate.AwaitArrivals(1);
-  REQUIRE(driver.ScheduleOnly(program.fail, {}, Soon()).ok());
+  REQUIRE(driver.Schedule(program.fail, {}, Soon()).ok());
 
   CHECK(Message(driver.Join(Soon())) == "closure 2: the user's own");
 

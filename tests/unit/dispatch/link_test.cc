@@ -4,16 +4,16 @@
 #include <condition_variable>
 #include <future>
 #include <mutex>
+#include <optional>
 #include <set>
 #include <stdexcept>
 
 #include "dispatch/wire.h"
-#include <fcntl.h>
 #include <poll.h>
-#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 
+#include "tests/support/no_descriptors.h"
 #include "tests/unit/dispatch/doors.h"
 
 namespace muster::dispatch {
@@ -40,7 +40,7 @@ TEST_CASE("a value is fetched and join returns when all have ended",
   REQUIRE(fetched.ok());
   CHECK(NumberIn(*fetched) == 42);
 
-  for (int i = 0; i < 20'000; ++i) REQUIRE(driver.ScheduleOnly(program.count, {}, Soon()).ok());
+  for (int i = 0; i < 20'000; ++i) REQUIRE(driver.Schedule(program.count, {}, Soon()).ok());
   REQUIRE(ToString(driver.Join(Soon())) == "OK");
   CHECK(program.counted == 20'000);
   CHECK(driver.Done().value());
@@ -54,7 +54,7 @@ TEST_CASE("closures go on while nobody waits for them", "[dispatch][unit]") {
   RunningExecutor executor(program.functions, net::LinkKind::kUnix);
   Driver driver(DriverOptions(program.functions));
   REQUIRE(ConnectTo(driver, "worker:0", executor).ok());
-  for (int i = 0; i < 1'000; ++i) REQUIRE(driver.ScheduleOnly(program.count, {}, Soon()).ok());
+  for (int i = 0; i < 1'000; ++i) REQUIRE(driver.Schedule(program.count, {}, Soon()).ok());
   const TimePoint end = Soon();
   while (program.counted < 1'000 && std::chrono::steady_clock::now() < end) {
     std::this_thread::yield();
@@ -96,7 +96,7 @@ TEST_CASE("the user's error is returned once, with its origin, and all is new af
   Driver driver(DriverOptions(program.functions));
   REQUIRE(ConnectTo(driver, "worker:0", executor).ok());
   for (int round = 0; round < 2; ++round) {
-    for (int i = 0; i < 3; ++i) REQUIRE(driver.ScheduleOnly(program.count, {}, Soon()).ok());
+    for (int i = 0; i < 3; ++i) REQUIRE(driver.Schedule(program.count, {}, Soon()).ok());
     const auto bad = driver.Schedule(round == 0 ? program.fail : program.thrower, {}, Soon());
     REQUIRE(bad.ok());
 
@@ -137,7 +137,7 @@ TEST_CASE("a failure cancels what runs and what waits", "[dispatch][unit][CCE-04
     CHECK(driver.Fetch(one, Soon()).status().code() == StatusCode::kCancelled);
   }
   CHECK(driver.counts().in_flight == 0);
-  CHECK(driver.ScheduleOnly(program.empty, {}, Soon()).ok());
+  CHECK(driver.Schedule(program.empty, {}, Soon()).ok());
   CHECK(driver.Join(Soon()).ok());
 }
 
@@ -188,9 +188,9 @@ TEST_CASE("a place of data that is too long to be kept fails the closure that le
   Driver driver(DriverOptions(program.functions));
   REQUIRE(ConnectTo(driver, "worker:0", executor).ok());
 
-  REQUIRE(driver.ScheduleOnly(leave, BytesOfValue(std::int64_t{65'536}), Soon()).ok());
+  REQUIRE(driver.Schedule(leave, BytesOfValue(std::int64_t{65'536}), Soon()).ok());
   CHECK(driver.Join(Soon()).ok());
-  REQUIRE(driver.ScheduleOnly(leave, BytesOfValue(std::int64_t{65'537}), Soon()).ok());
+  REQUIRE(driver.Schedule(leave, BytesOfValue(std::int64_t{65'537}), Soon()).ok());
 
   const Status status = driver.Join(Soon());
   CHECK(status.code() == StatusCode::kResourceExhausted);
@@ -237,8 +237,8 @@ TEST_CASE("the only executor is lost and the next one takes over", "[dispatch][u
   auto first = std::make_unique<RunningExecutor>(program.functions, net::LinkKind::kUnix);
   Driver driver(DriverOptions(program.functions));
   REQUIRE(ConnectTo(driver, "worker:0", *first).ok());
-  REQUIRE(driver.ScheduleOnly(program.wait, {}, Soon()).ok());
-  REQUIRE(driver.ScheduleOnly(program.count, {}, Soon()).ok());
+  REQUIRE(driver.Schedule(program.wait, {}, Soon()).ok());
+  REQUIRE(driver.Schedule(program.count, {}, Soon()).ok());
   program.gate.AwaitArrivals(1);
   first.reset();
   CHECK(driver.Join(std::chrono::steady_clock::now() + 50ms).code() ==
@@ -297,7 +297,7 @@ TEST_CASE(
   Driver driver(std::move(options));
   constexpr Incarnation kFirst(1);
   REQUIRE(driver.Connect("worker:0", kFirst, listener->kind, listener->address, Soon()).ok());
-  REQUIRE(driver.ScheduleOnly(program.count, {}, Soon()).ok());
+  REQUIRE(driver.Schedule(program.count, {}, Soon()).ok());
   REQUIRE(ConnectTo(driver, "worker:1", works).ok());
 
   CHECK(ToString(driver.Join(Soon())) == "OK");
@@ -327,7 +327,7 @@ TEST_CASE("an executor refuses a wrong key, another program and a superseded dri
   REQUIRE(ConnectTo(newer, "worker:0", executor).ok());
   Driver older(DriverOptions(program.functions));
   CHECK(ConnectTo(older, "worker:0", executor).code() == StatusCode::kAborted);
-  REQUIRE(newer.ScheduleOnly(program.count, {}, Soon()).ok());
+  REQUIRE(newer.Schedule(program.count, {}, Soon()).ok());
   CHECK(newer.Join(Soon()).ok());
 }
 
@@ -336,7 +336,7 @@ TEST_CASE("a new driver takes an executor over from one that hangs on to it", "[
   RunningExecutor executor(program.functions, net::LinkKind::kUnix);
   Driver old(DriverOptions(program.functions));
   REQUIRE(ConnectTo(old, "worker:0", executor).ok());
-  REQUIRE(old.ScheduleOnly(program.wait, {}, Soon()).ok());
+  REQUIRE(old.Schedule(program.wait, {}, Soon()).ok());
   program.gate.AwaitArrivals(1);
   Driver::Options options = DriverOptions(program.functions);
   options.dispatch.incarnation = 2;
@@ -344,7 +344,7 @@ TEST_CASE("a new driver takes an executor over from one that hangs on to it", "[
 
   REQUIRE(ToString(ConnectTo(driver, "worker:0", executor)) == "OK");  // what ran was cancelled
 
-  REQUIRE(driver.ScheduleOnly(program.count, {}, Soon()).ok());
+  REQUIRE(driver.Schedule(program.count, {}, Soon()).ok());
   CHECK(driver.Join(Soon()).ok());
   CHECK(program.counted == 1);
 }
@@ -419,7 +419,7 @@ TEST_CASE("a per-worker value that takes long to end holds up no closure and no 
 
   // Who watches over the executor sees what runs.
   CHECK(executor.executor().running().Now().size() == 1);
-  for (int i = 0; i < 100; ++i) REQUIRE(driver.ScheduleOnly(program.count, {}, Soon()).ok());
+  for (int i = 0; i < 100; ++i) REQUIRE(driver.Schedule(program.count, {}, Soon()).ok());
   CHECK(ToString(driver.Join(Soon())) == "OK");
   CHECK(program.counted == 100);
   CHECK(driver.counts().losses == 0);
@@ -432,9 +432,9 @@ TEST_CASE(
   RunningExecutor executor(program.functions, net::LinkKind::kUnix);
   Driver driver(DriverOptions(program.functions));
   REQUIRE(ConnectTo(driver, "worker:0", executor).ok());
-  REQUIRE(driver.ScheduleOnly(program.wait, {}, Soon()).ok());
+  REQUIRE(driver.Schedule(program.wait, {}, Soon()).ok());
   program.gate.AwaitArrivals(1);
-  REQUIRE(driver.ScheduleOnly(program.fail, {}, Soon()).ok());
+  REQUIRE(driver.Schedule(program.fail, {}, Soon()).ok());
   std::vector<RemoteValue> behind;
   // More than a worker is given ahead.
   for (int i = 0; i < 1'000; ++i) behind.push_back(*driver.Schedule(program.empty, {}, Soon()));
@@ -446,7 +446,7 @@ TEST_CASE(
   CHECK(ErrorOf(fetched).has_value());
   CHECK(Message(driver.Join(Soon())) == "closure 2: the user's own");
   CHECK(driver.Fetch(behind.back(), Soon()).status() == fetched);
-  REQUIRE(driver.ScheduleOnly(program.count, {}, Soon()).ok());
+  REQUIRE(driver.Schedule(program.count, {}, Soon()).ok());
   CHECK(driver.Join(Soon()).ok());
 }
 
@@ -506,12 +506,13 @@ TEST_CASE("schedule waits while the queue is full", "[dispatch][unit][CCO-22]") 
   Driver::Options options = DriverOptions(program.functions);
   options.dispatch.capacity = 2;
   Driver driver(std::move(options));
-  REQUIRE(driver.ScheduleOnly(program.count, {}).ok());
-  REQUIRE(driver.ScheduleOnly(program.count, {}).ok());
-  CHECK(driver.ScheduleOnly(program.count, {}, std::chrono::steady_clock::now() + 20ms).code() ==
-        StatusCode::kDeadlineExceeded);
+  REQUIRE(driver.Schedule(program.count, {}).ok());
+  REQUIRE(driver.Schedule(program.count, {}).ok());
+  CHECK(
+      driver.Schedule(program.count, {}, std::chrono::steady_clock::now() + 20ms).status().code() ==
+      StatusCode::kDeadlineExceeded);
   REQUIRE(ConnectTo(driver, "worker:0", executor).ok());
-  for (int i = 0; i < 500; ++i) REQUIRE(driver.ScheduleOnly(program.count, {}, Soon()).ok());
+  for (int i = 0; i < 500; ++i) REQUIRE(driver.Schedule(program.count, {}, Soon()).ok());
   CHECK(driver.Join(Soon()).ok());
   CHECK(program.counted == 502);
 }
@@ -521,7 +522,7 @@ TEST_CASE("a number that is no function is an error of the closure", "[dispatch]
   RunningExecutor executor(program.functions, net::LinkKind::kUnix);
   Driver driver(DriverOptions(program.functions));
   REQUIRE(ConnectTo(driver, "worker:0", executor).ok());
-  REQUIRE(driver.ScheduleOnly(99, {}, Soon()).ok());
+  REQUIRE(driver.Schedule(99, {}, Soon()).ok());
   CHECK(driver.Join(Soon()).code() == StatusCode::kInvalidArgument);
 }
 
@@ -542,28 +543,22 @@ TEST_CASE("strangers that say nothing hold up no driver", "[dispatch][unit]") {
     REQUIRE(std::chrono::steady_clock::now() - begin < 20s);
   }
 
-  REQUIRE(driver.ScheduleOnly(program.count, {}, Soon()).ok());
+  REQUIRE(driver.Schedule(program.count, {}, Soon()).ok());
   CHECK(driver.Join(Soon()).ok());
 }
 
 TEST_CASE("an executor without descriptors serves again when there are some", "[dispatch][unit]") {
   Program program;
   RunningExecutor executor(program.functions, net::LinkKind::kUnix);
-  rlimit before{};
-  REQUIRE(::getrlimit(RLIMIT_NOFILE, &before) == 0);
-  std::vector<net::Fd> all;
-  all.emplace_back(::open("/dev/null", O_RDONLY | O_CLOEXEC));
-  while (all.back().get() < 16) all.emplace_back(::open("/dev/null", O_RDONLY | O_CLOEXEC));
-  const rlimit none{.rlim_cur = 16, .rlim_max = before.rlim_max};
   net::Fd late(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  REQUIRE(::setrlimit(RLIMIT_NOFILE, &none) == 0);
+  std::optional<testing::NoMoreDescriptors> none(std::in_place);
   sockaddr_un address{.sun_family = AF_UNIX, .sun_path = {}};
   executor.address().copy(address.sun_path, sizeof(address.sun_path) - 1);
   const int connected =
       ::connect(late.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address));
   pollfd nonce{.fd = late.get(), .events = POLLIN, .revents = 0};
   const int early = ::poll(&nonce, 1, 250);
-  REQUIRE(::setrlimit(RLIMIT_NOFILE, &before) == 0);
+  none.reset();
 
   REQUIRE(connected == 0);
   CHECK(early == 0);
@@ -580,7 +575,7 @@ TEST_CASE("an executor that drains gets no more, others do its work", "[dispatch
   REQUIRE(ConnectTo(driver, "worker:1", b).ok());
   const auto run = [&](int n) {
     const int before = draining.counted;
-    for (int i = 0; i < n; ++i) REQUIRE(driver.ScheduleOnly(staying.count, {}, Soon()).ok());
+    for (int i = 0; i < n; ++i) REQUIRE(driver.Schedule(staying.count, {}, Soon()).ok());
     REQUIRE(driver.Join(Soon()).ok());
     return draining.counted - before;
   };

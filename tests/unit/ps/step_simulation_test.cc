@@ -182,7 +182,7 @@ class World {
 
   void Run() {
     for (std::uint64_t closure = 1; closure <= rule_.last; ++closure) {
-      (void)dispatcher_->Schedule(1, {}, false, {}, rule_.StepOf(closure));
+      (void)dispatcher_->Schedule(1, {}, {}, rule_.StepOf(closure));
     }
     int rounds = 0;
     while (!dispatcher_->idle() && ++rounds < 200'000) {

@@ -119,21 +119,21 @@ TEST_CASE("a full queue and full argument bytes make schedule wait, in flight fr
           "[dispatch][unit]") {
   Bench bench({.capacity = 3, .argument_bytes = 100});
   const std::string forty(40, 'x');
-  CHECK(bench.dispatcher.Schedule(1, BytesOf(forty), false).admission == Admission::kQueued);
-  CHECK(bench.dispatcher.Schedule(1, BytesOf(forty), false).admission == Admission::kQueued);
-  CHECK(bench.dispatcher.Schedule(1, BytesOf(forty), false).admission == Admission::kFull);
+  CHECK(bench.dispatcher.Schedule(1, BytesOf(forty)).admission == Admission::kQueued);
+  CHECK(bench.dispatcher.Schedule(1, BytesOf(forty)).admission == Admission::kQueued);
+  CHECK(bench.dispatcher.Schedule(1, BytesOf(forty)).admission == Admission::kFull);
   CHECK(bench.dispatcher.argument_bytes() == 80);
   bench.Schedule();
-  CHECK(bench.dispatcher.Schedule(1, {}, false).admission == Admission::kFull);
+  CHECK(bench.dispatcher.Schedule(1, {}).admission == Admission::kFull);
 
   bench.dispatcher.AddWorker("worker:0", Incarnation(1), 1);
   const std::vector<Sent> sent = bench.Pump();
 
-  CHECK(bench.dispatcher.Schedule(1, {}, false).admission == Admission::kQueued);
+  CHECK(bench.dispatcher.Schedule(1, {}).admission == Admission::kQueued);
   // Arguments are kept until their closure has settled, since it may have to run again.
-  CHECK(bench.dispatcher.Schedule(1, BytesOf(forty), false).admission == Admission::kFull);
+  CHECK(bench.dispatcher.Schedule(1, BytesOf(forty)).admission == Admission::kFull);
   bench.Done(sent.at(0));
-  CHECK(bench.dispatcher.Schedule(1, BytesOf(forty), false).admission == Admission::kQueued);
+  CHECK(bench.dispatcher.Schedule(1, BytesOf(forty)).admission == Admission::kQueued);
 }
 
 TEST_CASE("no closure beyond the settled watermark and the window is handed out",
@@ -300,7 +300,7 @@ TEST_CASE("a closure scheduled after a failure is cancelled, one in flight too",
   const std::vector<Sent> sent = bench.Pump();
   bench.Failed(sent[1], InvalidArgument("no"));
 
-  const auto late = bench.dispatcher.Schedule(1, {}, true);
+  const auto late = bench.dispatcher.Schedule(1, {});
   CHECK(late.admission == Admission::kFailed);
   CHECK(bench.dispatcher.results().error(late.result)->status.code() == StatusCode::kCancelled);
   CHECK(bench.Failed(sent[0], Cancelled("told to stop")) == Outcome::kCancelled);
@@ -392,7 +392,7 @@ TEST_CASE("a queue of 262,144 closures is one slab that is given back as it empt
   Bench bench({.credit = Fixed(256)});
   bench.dispatcher.AddWorker("worker:0", Incarnation(1), 1);
   for (int i = 0; i < 262'144; ++i) REQUIRE(bench.Schedule("sixty-four bytes at most") != 0);
-  CHECK(bench.dispatcher.Schedule(1, {}, false).admission == Admission::kFull);
+  CHECK(bench.dispatcher.Schedule(1, {}).admission == Admission::kFull);
 
   while (!bench.dispatcher.idle()) {
     for (const Sent& sent : bench.Pump()) REQUIRE(bench.Done(sent) == Outcome::kDone);

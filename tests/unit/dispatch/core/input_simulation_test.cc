@@ -93,7 +93,7 @@ class Passes {
   void Schedule() {
     const std::array<ClosureId, 1> turns{pass_};
     while (dispatcher_.queued() < 20 && !dispatcher_.failed()) {
-      REQUIRE(dispatcher_.Schedule(2, {}, false, turns).admission ==
+      REQUIRE(dispatcher_.Schedule(2, {}, turns).admission ==
               ClosureDispatcher::Admission::kQueued);
     }
   }

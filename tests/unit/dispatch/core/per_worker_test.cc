@@ -70,9 +70,7 @@ TEST_CASE("a lost worker's values are aborted, and built again when it is back",
 TEST_CASE("what is given up without having run leaves its turn to the next", "[dispatch][unit]") {
   Bench bench({.worker_patience = 1s});
   const ClosureId value = bench.dispatcher.per_worker().Create(4, {});
-  const auto schedule = [&] {
-    (void)bench.dispatcher.Schedule(1, {}, false, std::span(&value, 1));
-  };
+  const auto schedule = [&] { (void)bench.dispatcher.Schedule(1, {}, std::span(&value, 1)); };
   schedule();
   CHECK(bench.Pump().empty());
   bench.now += 2s;

@@ -25,7 +25,7 @@ struct SecondBench : Bench {
     Done(Pump().at(0), "", kTypical);
   }
   ResultSlab::Slot ScheduleRepeatable() {
-    return dispatcher.Schedule(1, {}, true, {}, 0, {.repeatable = true}).result;
+    return dispatcher.Schedule(1, {}, {}, 0, {.repeatable = true}).result;
   }
   // Two executions of one closure that takes long.
   struct Both {
@@ -107,7 +107,7 @@ TEST_CASE("a closure is executed again only when it takes long, may be, and some
     CHECK(bench.dispatcher.next_timer() == TimePoint::max());
   }
   SECTION("not while it is not known what its function takes") {
-    bench.dispatcher.Schedule(2, {}, false, {}, 0, {.repeatable = true});
+    bench.dispatcher.Schedule(2, {}, {}, 0, {.repeatable = true});
     REQUIRE(bench.Pump().size() == 1);
     bench.now += 1h;
     CHECK(bench.Pump().empty());
@@ -221,7 +221,7 @@ void Simulate(std::uint64_t seed) {
   std::uint64_t scheduled = 0;
   for (int turn = 0; turn < 20'000 && done.size() < kClosures; ++turn) {
     while (scheduled < kClosures && scheduled < done.size() + 12) {
-      bench.dispatcher.Schedule(1, {}, false, {}, 1 + scheduled++ / 4, {.repeatable = true});
+      bench.dispatcher.Schedule(1, {}, {}, 1 + scheduled++ / 4, {.repeatable = true});
     }
     for (const Sent& one : bench.Pump()) {
       const auto takes = upto(9) == 0 ? 1s * (1 + upto(9)) : 1ms * (10 + upto(20));

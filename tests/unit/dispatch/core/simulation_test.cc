@@ -112,7 +112,8 @@ class World {
   void Program() {
     const std::string arguments(Upto(120), 'a');
     while (next_ <= total_) {
-      const auto scheduled = dispatcher_->Schedule(1, BytesOf(arguments), false);
+      const auto scheduled = dispatcher_->Schedule(1, BytesOf(arguments));
+      if (scheduled.result != ResultSlab::kNone) dispatcher_->results().Release(scheduled.result);
       if (scheduled.admission != ClosureDispatcher::Admission::kQueued) break;
       REQUIRE(scheduled.closure.value() == next_);
       ++next_;

@@ -13,7 +13,7 @@ struct StepBench : Bench {
     worker = dispatcher.AddWorker("worker:0", Incarnation(1), 1);
   }
   void ScheduleSteps(std::initializer_list<std::uint64_t> steps) {
-    for (const std::uint64_t step : steps) (void)dispatcher.Schedule(1, {}, false, {}, step);
+    for (const std::uint64_t step : steps) (void)dispatcher.Schedule(1, {}, {}, step);
   }
   WorkerHandle worker;
 };
