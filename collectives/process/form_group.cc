@@ -50,6 +50,8 @@ constexpr Millis kPatience{200};
 constexpr Millis kRetry{50};
 // Who waits for others looks this often whether one that has come was lost.
 constexpr Millis kLook{200};
+// So long nobody is let in when there are no descriptors.
+constexpr Millis kNoRoom{100};
 // What waits longer is not said to have an end.
 constexpr Millis kEndless = std::chrono::days(30);
 
@@ -268,7 +270,9 @@ class Forming {
       Result<Greeted> greeted = Greet(rank, lane, unix_path);
       if (greeted.ok()) return greeted;
       const StatusCode code = greeted.status().code();
-      const bool later = code == StatusCode::kUnavailable || code == StatusCode::kDeadlineExceeded;
+      const bool later = code == StatusCode::kUnavailable ||
+                         code == StatusCode::kDeadlineExceeded ||
+                         code == StatusCode::kResourceExhausted;  // of this process, for now
       if (!later) return greeted.status();
       MUSTER_TRY(lobby_->AnyLost(spec_.rank));
       // A wrong name and a closed port are not told from one that is late but by this.
@@ -320,8 +324,12 @@ class Forming {
         if (left <= Millis(0)) return TooLate();
         lobby_->WaitsFor(std::move(missing));
       }
-      MUSTER_TRY_ASSIGN(net::Accepted accepted,
-                        net::Accept(listeners_, wake.get(), std::min(left, kLook)));
+      Result<net::Accepted> next = net::Accept(listeners_, wake.get(), std::min(left, kLook));
+      // Who comes waits at the door until there are descriptors again.
+      if (next.status().code() == StatusCode::kResourceExhausted) {
+        next = net::Accept({}, wake.get(), kNoRoom);
+      }
+      MUSTER_TRY_ASSIGN(net::Accepted accepted, std::move(next));
       if (!accepted.fd.valid()) {
         std::uint64_t news = 0;
         (void)!::read(wake.get(), &news, sizeof(news));

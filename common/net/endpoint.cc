@@ -1,4 +1,5 @@
 // Listening, accepting and connecting: the part of socket.h that deals in addresses.
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <cstring>
@@ -172,6 +173,14 @@ TimePoint ShareOf(TimePoint deadline, std::size_t addresses) {
   return now + (deadline - now) / static_cast<TimePoint::rep>(addresses);
 }
 
+// What accept(2) says of a connection that was lost before it was taken: the listener is fine.
+bool IsOfConnection(int error) {
+  constexpr std::array kAll{EAGAIN, EINTR,        ECONNABORTED, EPERM,
+                            EPROTO, ENETDOWN,     ENOPROTOOPT,  EHOSTDOWN,
+                            ENONET, EHOSTUNREACH, EOPNOTSUPP,   ENETUNREACH};
+  return std::ranges::find(kAll, error) != kAll.end();
+}
+
 Result<Fd> Listen(const Address& address, const std::string& name) {
   Fd fd(::socket(address.storage.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (!fd.valid()) return FromErrno(errno, "socket");
@@ -250,8 +259,7 @@ Result<Accepted> Accept(std::span<const Listener> listeners, int wake, Millis ti
     Fd fd(::accept4(listeners[i].fd.get(), address.get(), &address.size,
                     SOCK_CLOEXEC | SOCK_NONBLOCK));
     if (!fd.valid()) {
-      // The peer left again, or descriptors ran out; the caller tries again.
-      if (errno == EAGAIN || errno == ECONNABORTED || errno == EINTR) return Accepted{};
+      if (IsOfConnection(errno)) return Accepted{};
       return FromErrno(errno, "accept");
     }
     if (listeners[i].kind == LinkKind::kUnix) return Accepted{std::move(fd), i, "unix peer"};

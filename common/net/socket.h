@@ -102,6 +102,8 @@ Result<Fd> ConnectUnix(const std::string& path, TimePoint deadline);
 // Waits at most `timeout` for the next connection of any listener; index of the listener and the
 // socket, with its options set; an invalid Fd when none came. `wake` becoming readable ends the
 // wait.
+//   kResourceExhausted: there are too many open files; a connection waits. What else comes of a
+//   listener is for good.
 struct Accepted {
   Fd fd;
   std::size_t listener = 0;

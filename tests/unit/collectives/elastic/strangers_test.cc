@@ -8,7 +8,6 @@
 #include <fmt/format.h>
 #include <netinet/in.h>
 #include <poll.h>
-#include <sys/resource.h>
 #include <sys/socket.h>
 #include <time.h>
 
@@ -17,6 +16,7 @@
 #include "common/process/ports.h"
 #include "common/process/wait_page.h"
 #include "tests/support/catch.h"
+#include "tests/support/no_descriptors.h"
 #include "tests/unit/strategy/logged.h"
 
 namespace muster::collectives {
@@ -142,26 +142,20 @@ TEST_CASE("an elastic worker without descriptors waits for some, and answers the
   options.workers = WorkersAt(*ports);
   const auto worker = ElasticGroups::Create(options);
   REQUIRE(worker.ok());
-  rlimit before{};
-  REQUIRE(::getrlimit(RLIMIT_NOFILE, &before) == 0);
-  std::vector<net::Fd> all;
-  all.emplace_back(::open("/dev/null", O_RDONLY | O_CLOEXEC));
-  while (all.back().get() < 32) all.emplace_back(::open("/dev/null", O_RDONLY | O_CLOEXEC));
-  const rlimit none{.rlim_cur = 32, .rlim_max = before.rlim_max};
   net::Fd late(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
   sockaddr_in address{.sin_family = AF_INET,
                       .sin_port = htons((*ports)[0].port()),
                       .sin_addr = {.s_addr = htonl(INADDR_LOOPBACK)},
                       .sin_zero = {}};
 
-  REQUIRE(::setrlimit(RLIMIT_NOFILE, &none) == 0);
+  std::optional<testing::NoMoreDescriptors> none(std::in_place);
   const auto begin = CpuTimeOfThisProcess();
   const int connected =
       ::connect(late.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address));
   pollfd nonce{.fd = late.get(), .events = POLLIN, .revents = 0};
   const int early = ::poll(&nonce, 1, 500);
   const auto spent = CpuTimeOfThisProcess() - begin;
-  REQUIRE(::setrlimit(RLIMIT_NOFILE, &before) == 0);
+  none.reset();
 
   REQUIRE(connected == 0);
   CHECK(early == 0);

@@ -8,12 +8,16 @@
 #include <string>
 #include <thread>
 
+#include <netinet/in.h>
+#include <poll.h>
 #include <signal.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include "common/base/folder_lock.h"
 #include "common/process/wait_page.h"
 #include "tests/support/environment_variables.h"
+#include "tests/support/no_descriptors.h"
 #include "tests/support/temp_folder.h"
 #include "tests/unit/collectives/process/members.h"
 
@@ -101,6 +105,32 @@ TEST_CASE("who has not come is on the page of those who wait until the group has
   CHECK(shown->limit == address.spec.form_within);
   CHECK(shown->lasts >= Millis(900));
   CHECK_FALSE(first.shown().has_value());
+}
+
+TEST_CASE("a member without descriptors waits for some, and the group forms then",
+          "[collectives][process]") {
+  Address address(2);
+  Waiting first(address);
+  CHECK(first.Shows(Whom(address, 1)));
+  const net::Fd late(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  const std::string& at = address.spec.members[0].address;
+  const sockaddr_in door{
+      .sin_family = AF_INET,
+      .sin_port = htons(static_cast<std::uint16_t>(std::stoi(at.substr(at.rfind(':') + 1)))),
+      .sin_addr = {.s_addr = htonl(INADDR_LOOPBACK)},
+      .sin_zero = {}};
+  std::optional<testing::NoMoreDescriptors> none(std::in_place);
+  const int connected =
+      ::connect(late.get(), reinterpret_cast<const sockaddr*>(&door), sizeof(door));
+  pollfd greeting{.fd = late.get(), .events = POLLIN, .revents = 0};
+  const int early = ::poll(&greeting, 1, 500);
+  none.reset();
+
+  REQUIRE(connected == 0);
+  CHECK(early == 0);
+  CHECK(::poll(&greeting, 1, 20'000) == 1);
+  CHECK(Joins(address, 1) == "OK");
+  CHECK(ToString(first.Ended().status()) == "OK");
 }
 
 TEST_CASE("who cannot be reached is on the page with the reason", "[collectives][process]") {

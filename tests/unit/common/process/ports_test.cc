@@ -6,11 +6,11 @@
 #include <arpa/inet.h>
 #include <fcntl.h>
 #include <netinet/in.h>
-#include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include "tests/support/catch.h"
+#include "tests/support/no_descriptors.h"
 
 namespace muster::process {
 namespace {
@@ -70,17 +70,11 @@ TEST_CASE("ports of an address that this machine does not have are refused", "[p
 TEST_CASE("that no descriptor is left for ports is said and not taken for ports in use",
           "[process][ports]") {
   PortAllotter allotter;
-  rlimit before{};
-  REQUIRE(::getrlimit(RLIMIT_NOFILE, &before) == 0);
-  const int next = ::open("/dev/null", O_RDONLY | O_CLOEXEC);
-  REQUIRE(next >= 0);
-  ::close(next);
-  const rlimit few{.rlim_cur = static_cast<rlim_t>(next) + 6, .rlim_max = before.rlim_max};
-  REQUIRE(::setrlimit(RLIMIT_NOFILE, &few) == 0);
+  const Result<std::vector<PortClaim>> claims = [&] {
+    const testing::NoMoreDescriptors few(6);
+    return allotter.Claim("127.0.0.1", 20);
+  }();
 
-  const Result<std::vector<PortClaim>> claims = allotter.Claim("127.0.0.1", 20);
-
-  REQUIRE(::setrlimit(RLIMIT_NOFILE, &before) == 0);
   CHECK(claims.status().code() == StatusCode::kResourceExhausted);
   CHECK(Message(claims.status()).find("Too many open files") != std::string::npos);
 }

@@ -11,7 +11,6 @@
 #include <grpcpp/create_channel.h>
 #include <grpcpp/generic/generic_stub.h>
 #include <netinet/in.h>
-#include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -19,6 +18,7 @@
 #include "services/common/grpc_channel.h"
 #include "services/common/grpc_server.h"
 #include "tests/support/catch.h"
+#include "tests/support/no_descriptors.h"
 
 namespace muster::services {
 namespace {
@@ -56,23 +56,6 @@ bool Answers(const GrpcServer& server, seconds limit) {
   return channel->WaitForConnected(std::chrono::system_clock::now() + limit);
 }
 
-// No more descriptors than are open now, until the end of the scope.
-class NoMoreDescriptors {
- public:
-  NoMoreDescriptors() {
-    (void)::getrlimit(RLIMIT_NOFILE, &before_);
-    rlimit now = before_;
-    net::Fd next(::dup(0));
-    now.rlim_cur = static_cast<rlim_t>(next.get());
-    next.Reset();
-    (void)::setrlimit(RLIMIT_NOFILE, &now);
-  }
-  ~NoMoreDescriptors() { (void)::setrlimit(RLIMIT_NOFILE, &before_); }
-
- private:
-  rlimit before_{};
-};
-
 TEST_CASE("a server without a free descriptor goes on when there is one again",
           "[services][unit]") {
   const auto server = GrpcServer::Start({.listen = {.host = "127.0.0.1", .port = 0}});
@@ -85,7 +68,7 @@ TEST_CASE("a server without a free descriptor goes on when there is one again",
     address.sin_family = AF_INET;
     address.sin_port = htons(static_cast<std::uint16_t>((*server)->endpoint().port));
     address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    const NoMoreDescriptors none;
+    const testing::NoMoreDescriptors none;
     REQUIRE(::connect(mine.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) ==
             0);
     CHECK_FALSE(ClosedWithin(mine, seconds(1)));
