@@ -43,7 +43,7 @@ void ElasticJob::Begin() {
 
 void ElasticJob::Leave() {
   places_.clear();
-  began_ = complete_ = ending_ = false;
+  began_ = complete_ = late_ = ending_ = false;
   story_.record().clear_failure();
   failures_ = 0;
   not_before_ = TimePoint();
@@ -66,6 +66,7 @@ void ElasticJob::GoOnAfterRestart() {
     if (task.state() == "lost") place.stage = Stage::kLost;
     if (task.state() == "starting" || task.state() == "running") place.stage = Stage::kRunning;
     complete_ = complete_ || (task.state() == "ended" && task.how() == kEndedWell);
+    late_ = late_ || (task.state() == "ended" && task.how().ends_with(kTooLate));
     // Who is not replaced was not by the coordinator before this one either.
     if (!Replaces() && task.state() == "ended" && IsFailureText(task.how())) failures_ = 1;
   }

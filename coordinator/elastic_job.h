@@ -135,6 +135,8 @@ class ElasticJob final : public LaunchedJob {
   bool began_ = false;
   // A process has ended with 0: what they were to do is done, and nobody is replaced.
   bool complete_ = false;
+  // A process has come too late: while others are there, who have done it all, none is started.
+  bool late_ = false;
   bool ending_ = false;
   // Processes that failed soon after their start, one after another.
   std::uint32_t failures_ = 0;

@@ -17,6 +17,8 @@ namespace {
 // A process that ends sooner after its start may have failed of itself.
 constexpr Millis kQuick{60'000};
 constexpr Millis kSoonAgain{250};
+// Behind one that came too late: those who have done all may be there without being seen.
+constexpr Millis kLateAgain{10'000};
 
 // What became of a process with its worker: no process has ended with these words.
 std::string LostText(const std::string& how) { return "its worker was lost: " + how; }
@@ -67,7 +69,7 @@ bool ElasticJob::Replaces() const {
 
 bool ElasticJob::MayFill() const {
   return phase_ == Phase::kBegun && !complete_ && !ending_ && !record().stop_requested() &&
-         !world_.draining && (Replaces() || failures_ == 0) &&
+         !world_.draining && (Replaces() || failures_ == 0) && !(late_ && Live() > 0) &&
          world_.scheduler.Now() >= not_before_;
 }
 
@@ -233,7 +235,8 @@ std::string ElasticJob::Book() const {
                            .least = static_cast<int>(Least()),
                            .most = static_cast<int>(Most()),
                            .places = PlacesFor(Most()),
-                           .addresses = {}};
+                           .addresses = {},
+                           .ended = complete_};
   for (std::size_t i = 0; i < places_.size(); ++i) {
     if (places_[i].listed()) book.addresses[static_cast<int>(i)] = places_[i].address;
   }
@@ -301,16 +304,24 @@ void ElasticJob::OnExited(const Member& member, Place& place, const v1::LaunchEv
   const TaskId task{"worker", static_cast<int>(number)};
   const bool well = end.exit_code() == 0 && end.signal() == 0;
   const bool asked = end.asked() || place.leaving;
+  const bool late = end.too_late() && !asked;
   const std::string what = fmt::format("{} {}", NameOf(number), EndText(end));
   const Story::Fields fields{{"pid", std::to_string(place.pid)},
                              {"how", end.how()},
                              {"worker", place.worker.ToString()},
                              {"hostname", place.hostname}};
+  late_ = late;
   if (asked && !ending_) {
     const bool leaves = member.state == Member::State::kDraining;
     story_.Tell("PROCESS_LEFT",
                 what + (leaves ? "; its worker was asked to end" : "; it was asked to"), &task,
                 fields);
+  } else if (late) {
+    story_.Tell("PROCESS_LEFT", what + "; the run had ended before it could take part", &task,
+                fields);
+    GiveUpUnstarted();
+    not_before_ = world_.scheduler.Now() + kLateAgain;
+    FillAfter(kLateAgain);
   } else if (well && !asked) {
     complete_ = true;
     GiveUpUnstarted();
@@ -320,7 +331,7 @@ void ElasticJob::OnExited(const Member& member, Place& place, const v1::LaunchEv
     NoteFailure(place, end);
   }
   // A coordinator that is started again must not take it for one that has done its work.
-  Vacate(place, asked ? end.how() + kAsAsked : end.how());
+  Vacate(place, end.how() + (asked ? kAsAsked : late ? kTooLate : ""));
 }
 
 // A process has ended by itself, and not well: the job ends by its restart policy, or goes on with
@@ -381,6 +392,7 @@ void ElasticJob::Vacate(Place& place, const std::string& how) {
 
 void ElasticJob::OnLost(const Member& member) {
   if (phase_ != Phase::kBegun || !Occupies(member.task)) return;
+  late_ = false;  // who was lost may be who has done all
   for (Place& place : places_) {
     if (place.worker != member.task || !place.live()) continue;
     // What was on its way there may have arrived.

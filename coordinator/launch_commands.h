@@ -26,6 +26,8 @@ inline constexpr Millis kAdoptLimit{20'000};
 inline constexpr const char* kEndedWell = "exit code 0";
 // Behind what a worker calls the end of a process that was asked to end.
 inline constexpr const char* kAsAsked = ", as asked";
+// And of one that had nothing to do any more.
+inline constexpr const char* kTooLate = ", for it came too late";
 // Exit codes up to here are the program's own word, beyond them a shell's for a signal.
 inline constexpr std::uint32_t kOwnExitCodes = 127;
 
@@ -56,7 +58,7 @@ inline std::string EndText(const v1::LaunchEvent& end) {
 // with its worker is said in other words.
 inline bool IsFailureText(std::string_view how) {
   return (how.starts_with("exit code ") || how.starts_with("signal ")) && how != kEndedWell &&
-         !how.ends_with(kAsAsked);
+         !how.ends_with(kAsAsked) && !how.ends_with(kTooLate);
 }
 
 // The program's own word: another run would say it again.

@@ -399,6 +399,7 @@ void Launches::Tell(v1::LaunchEvent::Kind kind, const std::string& job_id, const
     event.set_ended_us(process.end->time_us);
     event.set_last_error(process.end->last_error);
     event.set_final(process.end->final);
+    event.set_too_late(process.end->too_late);
     event.mutable_last_lines()->Assign(process.last_lines.begin(), process.last_lines.end());
   }
   io_.ToCoordinator(std::move(message));

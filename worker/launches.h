@@ -42,6 +42,8 @@ struct LaunchedEnd {
   std::string last_error = {};
   // It had said that another one in its place would end alike.
   bool final = false;
+  // It had said that what it was to take part in had ended before.
+  bool too_late = false;
 };
 
 class LaunchIo {

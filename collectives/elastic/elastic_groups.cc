@@ -31,6 +31,8 @@ constexpr Millis kAnswerWithin{300};
 constexpr Millis kLook{20};
 constexpr Millis kLookLater{200};
 constexpr Millis kLater{2'000};
+// So long it may take until the processes are told that one of them has come to the end.
+constexpr Millis kToldWithin{5'000};
 // All members have agreed: what is left is a handshake for each pair.
 constexpr Millis kFormWithin{2'000};
 constexpr Millis kTick{200};
@@ -107,16 +109,21 @@ std::string ElasticGroups::host() const {
   return own.substr(0, own.rfind(':') + 1);
 }
 
-void ElasticGroups::ReadAddresses() {
-  if (options_.addresses == nullptr) return;
-  const Result<std::vector<std::string>> now = options_.addresses();
+void ElasticGroups::ReadWorkers() {
+  if (options_.now == nullptr) return;
+  const Result<WorkersNow> now = options_.now();
   if (!now.ok()) {
     log::Warning("the workers are taken to be where they were: {}", Message(now.status()));
     return;
   }
-  for (std::size_t worker = 0; worker < workers_.size() && worker < now->size(); ++worker) {
+  if (now->ended) {
+    const MutexLock lock(mutex_);
+    rendezvous_.SetEnded();
+  }
+  for (std::size_t worker = 0; worker < workers_.size() && worker < now->addresses.size();
+       ++worker) {
     if (worker != static_cast<std::size_t>(options_.rules.self)) {
-      workers_[worker].address = (*now)[worker];
+      workers_[worker].address = now->addresses[worker];
     }
   }
 }
@@ -236,7 +243,7 @@ bool ElasticGroups::IsToBeAsked(int worker) {
 // whether they agree. Who has agreed to one that does not come about finds out soon.
 Result<std::optional<Formation>> ElasticGroups::LookAround() {
   const int self = options_.rules.self;
-  ReadAddresses();
+  ReadWorkers();
   for (int worker = 0; worker < options_.rules.workers; ++worker) {
     if (worker != self && IsToBeAsked(worker)) (void)Ask(worker, nullptr);
   }
@@ -287,6 +294,8 @@ Result<ElasticGroups::Next> ElasticGroups::Form(Millis within) {
   const TimePoint began = steady_clock::now();
   TimePoint deadline = After(within);
   WaitSign sign(options_.wait_page);
+  std::optional<TimePoint> gone_since;
+  bool new_here = false;
   WorkerName self;
   {
     const MutexLock lock(mutex_);
@@ -294,9 +303,19 @@ Result<ElasticGroups::Next> ElasticGroups::Form(Millis within) {
     rendezvous_.Seek(host() + bound.substr(bound.rfind(':') + 1), began);
     agreed_.reset();
     self = rendezvous_.report().name;
+    new_here = rendezvous_.report().generation == Generation();
   }
   while (true) {
-    MUSTER_TRY_ASSIGN(std::optional<Formation> formation, LookAround());
+    Result<std::optional<Formation>> looked = LookAround();
+    if (looked.status().code() == StatusCode::kFailedPrecondition) sign.SayTooLate();
+    // Who starts workers says that they have come to the end after these have gone: until it could,
+    // all that had the state are not taken for lost by one that never had it.
+    if (looked.status().code() == StatusCode::kUnavailable && new_here && options_.now != nullptr) {
+      const TimePoint now = steady_clock::now();
+      if (!gone_since.has_value()) gone_since = now;
+      if (now - *gone_since < kToldWithin) looked = std::optional<Formation>();
+    }
+    MUSTER_TRY_ASSIGN(std::optional<Formation> formation, std::move(looked));
     if (formation.has_value()) {
       const int rank = formation->RankOf(self);
       sign.Clear();  // the group's own from here on
@@ -311,7 +330,7 @@ Result<ElasticGroups::Next> ElasticGroups::Form(Millis within) {
     }
     const MutexLock lock(mutex_);
     const TimePoint now = steady_clock::now();
-    const bool started = options_.addresses != nullptr;
+    const bool started = options_.now != nullptr;
     if (started && rendezvous_.seekers() < options_.rules.min_workers) deadline = After(within);
     if (now >= deadline) return DeadlineExceeded("{}", rendezvous_.Awaited(now));
     const auto lasts = std::chrono::floor<Millis>(now - began);

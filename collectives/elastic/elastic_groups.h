@@ -32,16 +32,23 @@ class ElasticQuestion;
 
 namespace muster::collectives {
 
+// What who starts workers knows of them.
+struct WorkersNow {
+  // One for each worker; empty where there is none now.
+  std::vector<std::string> addresses;
+  // One of them has come to the end of the run.
+  bool ended = false;
+};
+
 class ElasticGroups {
  public:
   struct Options {
     Rendezvous::Options rules;
-    // All that there may be, at the addresses at which each answers; where `addresses` is given,
-    // as they are now.
+    // All that there may be, at the addresses at which each answers; where `now` is given, as they
+    // are now.
     std::vector<GroupMember> workers;
-    // Asked before each look around: the address of each worker, empty where there is none now. An
-    // error leaves them as they were.
-    std::function<Result<std::vector<std::string>>()> addresses = nullptr;
+    // Asked before each look around. An error leaves all as it was.
+    std::function<Result<WorkersNow>()> now = nullptr;
     // What all prove to each other; not empty.
     std::string key;
     // As in GroupSpec.
@@ -67,8 +74,8 @@ class ElasticGroups {
   // Waits `within` until this worker is a member of a group; HaveState() or another Form() follows.
   // Whom it waits for is on the wait page after a second, and in the log every 30 s.
   //   kDeadlineExceeded: nothing came of it until then; says who is missing. Where somebody starts
-  //   workers (Options::addresses) the time begins when as many as are needed look for a group. And
-  //   the errors of Rendezvous::Propose().
+  //   workers (Options::now) the time begins when as many as are needed look for a group. And the
+  //   errors of Rendezvous::Propose(); that this worker has come too late is on the wait page, too.
   Result<Next> Form(Millis within);
   // This worker has the state of the group's target.
   void HaveState(const Formation& formation);
@@ -96,7 +103,7 @@ class ElasticGroups {
   Result<std::optional<Formation>> LookAround();
   Result<std::unique_ptr<Group>> FormNow(const Formation& formation, int rank,
                                          const net::Listener& listener) const;
-  void ReadAddresses();
+  void ReadWorkers();
   std::string host() const;
 
   const Options options_;

@@ -353,8 +353,9 @@ Result<bool> Rendezvous::WaitForRunning(Generation generation, TimePoint now) co
     }
     if (other.phase == Phase::kFinished) {
       if (other.generation <= generation) continue;
-      return FailedPrecondition("the run has ended at step {} without worker {}", other.committed,
-                                options_.self);
+      return FailedPrecondition(
+          "the run has ended at step {} without worker {}: nothing is left to do", other.committed,
+          options_.self);
     }
     // It lets others in at the end of its step; or it will see that its group is over.
     if (other.generation > generation) return true;
@@ -415,8 +416,16 @@ Result<std::optional<Formation>> Rendezvous::Propose(TimePoint now) {
   const Generation generation = LatestGeneration(anywhere);
   MUSTER_TRY_ASSIGN(const bool runs, WaitForRunning(generation, now));
   if (runs) return Nothing();
-  MUSTER_TRY_ASSIGN(const bool elsewhere, WaitForState(generation, seeking));
-  if (elsewhere) return Nothing();
+  const Result<bool> elsewhere = WaitForState(generation, seeking);
+  const bool away = elsewhere.value_or(false);
+  // Nobody runs, and nobody of those who seek has a state: they would do all of it again. Whether
+  // the state is lost does not matter any more.
+  if (ended_ && generation == Generation() && !away) {
+    return FailedPrecondition("the run has ended without worker {}: nothing is left to do",
+                              options_.self);
+  }
+  MUSTER_TRY(elsewhere.status());
+  if (away) return Nothing();
 
   Formation next;
   next.members = WhoMeet(anywhere, generation);

@@ -140,6 +140,8 @@ class Rendezvous {
   void Finish() { self_.phase = WorkerReport::Phase::kFinished; }
   // It stood still for longer than kSilent.
   void Slept();
+  // Who starts workers has seen one come to the end of the run.
+  void SetEnded() { ended_ = true; }
 
   // --- Others.
   void OnReport(const WorkerReport& report, TimePoint now);
@@ -219,6 +221,7 @@ class Rendezvous {
   TimePoint seeking_since_;
   // It was in a group, with whatever came of that.
   bool formed_ = false;
+  bool ended_ = false;
   std::vector<Known> known_;
   // The last step that counted when this worker stood still.
   std::uint64_t slept_after_ = 0;

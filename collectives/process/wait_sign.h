@@ -44,6 +44,11 @@ class WaitSign {
     }
     return true;
   }
+  // What was waited for had ended before.
+  void SayTooLate() {
+    Clear();
+    if (page_ != nullptr) page_->SetVerdict(process::WaitPage::Verdict::kTooLate);
+  }
   // There is none.
   void Clear() {
     if (std::exchange(shown_, false)) page_->Clear();

@@ -24,6 +24,7 @@ std::string ToText(const WorkerBook& book) {
   for (const auto& [place, address] : book.addresses) {
     text += fmt::format("worker {} {}\n", place, address);
   }
+  if (book.ended) text += "ended 1\n";
   return text;
 }
 
@@ -42,6 +43,9 @@ Result<WorkerBook> ParseWorkerBook(std::string_view text) {
       words >> address;
       sound = number.has_value() && !address.empty();
       if (sound) book.addresses[*number] = address;
+    } else if (key == "ended") {
+      sound = number == 1;
+      book.ended = sound;
     } else {
       int* const field = key == "least"    ? &book.least
                          : key == "most"   ? &book.most

@@ -8,6 +8,7 @@
 //   most 4                 more are never there at once
 //   places 24              numbers of workers are below this; the same for the whole job
 //   worker 3 10.0.0.7:21017
+//   ended 1                one of them has come to the end: who has not trained has nothing to do
 //
 // A place without a worker line is vacant: nobody is there, for certain.
 #pragma once
@@ -29,6 +30,7 @@ struct WorkerBook {
   int most = 1;
   int places = 1;
   std::map<int, std::string> addresses;
+  bool ended = false;
 
   bool operator==(const WorkerBook&) const = default;
 };

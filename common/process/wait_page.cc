@@ -61,6 +61,7 @@ class Text {
 // Since when it waits, where nothing is told: a page stays as it is, so that programs and daemons
 // of other releases read it.
 constexpr std::uint64_t kFinal = UINT64_MAX;
+constexpr std::uint64_t kTooLate = UINT64_MAX - 1;
 
 }  // namespace
 
@@ -153,17 +154,20 @@ void WaitPage::Clear() {
   page_->Write([&] { page_->told_ns.store(0, std::memory_order_relaxed); });
 }
 
-void WaitPage::SetFinal() {
+void WaitPage::SetVerdict(Verdict verdict) {
   page_->Write([&] {
     page_->told_ns.store(0, std::memory_order_relaxed);
-    page_->since_ns.store(kFinal, std::memory_order_relaxed);
+    page_->since_ns.store(verdict == Verdict::kFinal     ? kFinal
+                          : verdict == Verdict::kTooLate ? kTooLate
+                                                         : 0,
+                          std::memory_order_relaxed);
   });
 }
 
-// For when the process has ended: nobody writes any more.
-bool WaitPage::is_final() const {
-  return page_->told_ns.load(std::memory_order_acquire) == 0 &&
-         page_->since_ns.load(std::memory_order_acquire) == kFinal;
+WaitPage::Verdict WaitPage::verdict() const {
+  if (page_->told_ns.load(std::memory_order_acquire) != 0) return Verdict::kNone;
+  const std::uint64_t since = page_->since_ns.load(std::memory_order_acquire);
+  return since == kFinal ? Verdict::kFinal : since == kTooLate ? Verdict::kTooLate : Verdict::kNone;
 }
 
 std::optional<Wait> WaitPage::Get() const {

@@ -1,7 +1,7 @@
 // What a process waits for, for the daemon that started it: a page of memory that both have mapped.
 // The process writes, the daemon looks at it whenever it likes; neither waits for the other, and
-// nothing is left of it when the daemon ends. When the process has ended, it tells whether another
-// one in its place would fare no better.
+// nothing is left of it when the daemon ends. When the process has ended, it tells what is to be
+// made of that.
 //
 // The daemon makes it and tells the process its path (kVariable). What the process, which may be
 // anybody's code, writes there is bounded and made printable by who reads it.
@@ -61,10 +61,17 @@ class WaitPage {
 
   void Set(const Wait& wait);
   void Clear();
-  // It is not what its job needs: another process in its place would end as it does. Nothing is
-  // waited for any more.
-  void SetFinal();
-  bool is_final() const;
+  enum class Verdict {
+    kNone,
+    // It is not what its job needs: another process in its place would end as it does.
+    kFinal,
+    // What it was to take part in had ended before: it has nothing to do, and is nobody's failure.
+    kTooLate,
+  };
+  // Nothing is waited for any more.
+  void SetVerdict(Verdict verdict);
+  // For when the process has ended.
+  Verdict verdict() const;
   // Nothing: it does not wait, or is in the midst of saying so.
   std::optional<Wait> Get() const;
 

@@ -275,7 +275,10 @@ Status LaunchHost::Run(LaunchedId id, const std::string& job_id, const v1::Launc
         const MutexLock lock(ended->mutex);
         end.last_error = ended->last_error;
       }
-      end.final = ended->page != nullptr && ended->page->is_final();
+      using Verdict = process::WaitPage::Verdict;
+      const Verdict verdict = ended->page == nullptr ? Verdict::kNone : ended->page->verdict();
+      end.final = verdict == Verdict::kFinal;
+      end.too_late = verdict == Verdict::kTooLate;
       launches_.OnExited(id, end);
       running_.erase(id);
       // Its destructor waits for its thread: not on the strand, which makes the heartbeats.

@@ -1,6 +1,7 @@
 // Programs whose workers come and go as jobs of a real cluster: what they have learned, whatever is
 // killed, stopped or added, is compared bit for bit with a run to which nothing happens.
 #include <csignal>
+#include <fstream>
 #include <map>
 #include <set>
 #include <sstream>
@@ -214,6 +215,31 @@ TEST_CASE("an elastic job below its least waits, and goes on when a worker is ba
   CHECK(with.cluster.Wait(id, seconds(200)) == 0);
   CAPTURE(Story(with.cluster.Describe(id)), with.cluster.up_log());
   with.CheckLearned(id, arguments, 3);
+}
+
+TEST_CASE("a worker that comes when the others have done all steps is no failure of the job",
+          "[cluster][launch][elastic]") {
+  ElasticFixture with(2);
+  const TempFolder folder;
+  const std::string go = folder.path() + "/go";
+  const int daemon = with.cluster.PidOf("worker:1");
+  REQUIRE(::kill(daemon, SIGSTOP) == 0);
+  REQUIRE(Eventually(seconds(60), [&] { return with.cluster.PidOf("worker:1") == 0; }));
+  const std::string id = with.Submit("1:2", {"5", "stay=" + go});
+  REQUIRE(Eventually(seconds(60),
+                     [&] { return with.Output(id, 0).find("step 5 ") != std::string::npos; }));
+
+  REQUIRE(::kill(daemon, SIGCONT) == 0);
+  CHECK(Eventually(seconds(60),
+                   [&] { return CountEvents(with.cluster.Describe(id), "PROCESS_LEFT") == 1; }));
+  std::ofstream(go).flush();
+
+  CHECK(with.cluster.Wait(id, seconds(100)) == 0);
+  const v1::Job job = with.cluster.Describe(id);
+  CAPTURE(Story(job), with.cluster.up_log(), with.Output(id, 1));
+  CHECK(CountEvents(job, "PROCESS_ENDED") == 0);
+  CHECK(job.restarts() == 0);
+  CHECK(with.Output(id, 1).find("nothing is left to do") != std::string::npos);
 }
 
 TEST_CASE_METHOD(ElasticFixture,

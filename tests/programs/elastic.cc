@@ -10,7 +10,8 @@
 // ms); alone=<ms> (the first group waits so long for all); first=<n> (a worker alone begins with
 // worker n's values); marks=<folder> (see Marks); save=<folder> (goes on from the last checkpoint
 // there, and saves one every=<n> steps); meanwhile (beside the next steps); own (the network has
-// running statistics, and replicas count what they see).
+// running statistics, and replicas count what they see); stay=<file> (after the last step it waits
+// until the file is there).
 #include <chrono>
 #include <csignal>
 #include <cstdlib>
@@ -67,6 +68,7 @@ struct Options {
   std::uint64_t every = 20;
   bool meanwhile = false;
   bool own = false;
+  std::string stay;
 };
 
 Options options_of(const std::vector<std::string>& arguments) {
@@ -90,6 +92,7 @@ Options options_of(const std::vector<std::string>& arguments) {
     if (arguments[next].starts_with("marks=")) options.marks = arguments[next].substr(6);
     if (arguments[next].starts_with("save=")) options.save = arguments[next].substr(5);
     if (arguments[next] == "own") options.own = true;
+    if (arguments[next].starts_with("stay=")) options.stay = arguments[next].substr(5);
     if (arguments[next].starts_with("every="))
       options.every = std::stoull(arguments[next].substr(6));
     if (arguments[next] == "meanwhile") options.meanwhile = true;
@@ -234,6 +237,9 @@ void train(muster::MultiWorkerMirroredStrategy& strategy, const Options& options
                    << std::defaultfloat << " of " << strategy.num_workers() << std::endl;
          reached(step, "committed");
        }});
+  while (!options.stay.empty() && !std::ifstream(options.stay).good()) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  }
   if (!own.has_value()) return;
   for (const muster::Variable& one : {own->rows, own->mean, own->first, own->steps}) {
     print(one.name(), one.value());

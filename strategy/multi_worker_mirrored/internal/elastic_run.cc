@@ -57,15 +57,15 @@ ElasticRun::ElasticRun(Membership membership, TrackedValues tracked, std::uint64
   // Alone nobody asks, but the rules are the same.
   if (members.empty()) members.push_back({.task = "worker:0", .address = "127.0.0.1:0"});
   const auto workers = static_cast<int>(members.size());
-  std::function<Result<std::vector<std::string>>()> addresses;
-  if (!cluster.book.empty()) addresses = [cluster] { return addresses_now(cluster); };
+  std::function<Result<collectives::WorkersNow>()> now;
+  if (!cluster.book.empty()) now = [cluster] { return workers_now(cluster); };
   groups_ = value_of(collectives::ElasticGroups::Create(
       {.rules = {.self = cluster.rank,
                  .workers = workers,
                  .min_workers = std::max(options_.min_workers, cluster.least),
                  .start_within = options_.start_within},
        .workers = std::move(members),
-       .addresses = std::move(addresses),
+       .now = std::move(now),
        .key = membership_.secret.key,
        .tls = membership_.secret.tls,
        .signature = SignatureOf(state_, options_),

@@ -74,7 +74,7 @@ void refuse_for_good(const Status& why, const Environment& environment) {
   const auto path = environment(process::WaitPage::kVariable);
   if (path.has_value() && !path->empty()) {
     const auto page = process::WaitPage::Open(*path);
-    if (page.ok()) (*page)->SetFinal();
+    if (page.ok()) (*page)->SetVerdict(process::WaitPage::Verdict::kFinal);
   }
   raise(why);
 }
@@ -102,15 +102,16 @@ std::optional<WorkerCluster> workers_in_step(ClusterResolver& resolver,
   return cluster;
 }
 
-Result<std::vector<std::string>> addresses_now(const WorkerCluster& cluster) {
+Result<collectives::WorkersNow> workers_now(const WorkerCluster& cluster) {
   MUSTER_TRY_ASSIGN(const cluster::WorkerBook book, cluster::ReadWorkerBook(cluster.book));
-  std::vector<std::string> addresses(cluster.members.size());
+  collectives::WorkersNow now{.addresses = std::vector<std::string>(cluster.members.size()),
+                              .ended = book.ended};
   for (const auto& [place, address] : book.addresses) {
-    if (place < static_cast<int>(addresses.size())) {
-      addresses[static_cast<std::size_t>(place)] = address;
+    if (place < static_cast<int>(now.addresses.size())) {
+      now.addresses[static_cast<std::size_t>(place)] = address;
     }
   }
-  return addresses;
+  return now;
 }
 
 }  // namespace muster::internal

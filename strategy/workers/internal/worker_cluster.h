@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "collectives/elastic/elastic_groups.h"
 #include "collectives/process/form_group.h"
 #include "common/base/environment.h"
 #include "common/base/status.h"
@@ -51,6 +52,6 @@ std::optional<WorkerCluster> workers_in_step(ClusterResolver& resolver,
                                              const Environment& environment);
 
 // Where the workers of an elastic job are now, by place.
-Result<std::vector<std::string>> addresses_now(const WorkerCluster& cluster);
+Result<collectives::WorkersNow> workers_now(const WorkerCluster& cluster);
 
 }  // namespace muster::internal

@@ -135,6 +135,14 @@ TEST_CASE_METHOD(LaunchesFixture, "What a process says of any other in its place
   CHECK_FALSE(Events().back().final());
 }
 
+TEST_CASE_METHOD(LaunchesFixture, "That a process has come too late is told", "[worker][launch]") {
+  Begin(5);
+  launches.OnExited(io.started.at(0), {.how = "exit code 3", .code = 3, .too_late = true});
+  CHECK(Events().back().too_late());
+  Ends(1, 3);
+  CHECK_FALSE(Events().back().too_late());
+}
+
 TEST_CASE_METHOD(LaunchesFixture, "A launch is prepared, started, and told of",
                  "[worker][launch]") {
   const std::uint64_t prepare = Prepare(5);

@@ -296,6 +296,55 @@ TEST_CASE("a group without one that its leader sees has to outweigh those whom n
   CHECK(all[2]->report().told.size() == 1);         // by worker 0
 }
 
+TEST_CASE("who comes when the run has ended does not begin it again",
+          "[collectives][elastic][unit]") {
+  const auto made = [](int self) {
+    return Rendezvous({.self = self, .workers = 2, .start_within = Millis(1'000)},
+                      Incarnation(static_cast<std::uint64_t>(10 + self)), 7, 0);
+  };
+  Rendezvous zero = made(0), one = made(1);
+  TimePoint now{std::chrono::hours(1)};
+  zero.Seek("a:0", now);
+  zero.OnSilence(1, Silence::kEnded, now);
+  now += Millis(1'000);
+  const auto alone = zero.Propose(now);
+  REQUIRE(alone.ok());
+  REQUIRE(alone->has_value());
+  REQUIRE(zero.Accept(**alone).ok());
+  zero.Formed(**alone, true);
+
+  SECTION("as one that is done says") {
+    zero.Finish();
+    one.Seek("a:1", now);
+    one.OnReport(zero.report(), now);
+    const auto late = one.Propose(now);
+    CHECK(late.status().code() == StatusCode::kFailedPrecondition);
+    CHECK(Message(late.status()) ==
+          "the run has ended at step 0 without worker 1: nothing is left to do");
+  }
+  SECTION("as is known of one that has gone") {
+    // Whether it has seen it or not.
+    const bool seen = GENERATE(false, true);
+    one.Seek("a:1", now);
+    if (seen) one.OnReport(zero.report(), now);
+    one.SetEnded();
+    one.OnSilence(0, Silence::kEnded, now);
+    now += Millis(5'000);
+    one.OnSilence(0, Silence::kEnded, now);
+    const auto late = one.Propose(now);
+    CHECK(late.status().code() == StatusCode::kFailedPrecondition);
+    CHECK(Message(late.status()) == "the run has ended without worker 1: nothing is left to do");
+  }
+  SECTION("but waits for one that is not done yet") {
+    one.SetEnded();
+    one.Seek("a:1", now);
+    one.OnReport(zero.report(), now);
+    const auto waits = one.Propose(now);
+    REQUIRE(waits.ok());
+    CHECK_FALSE(waits->has_value());
+  }
+}
+
 TEST_CASE("the first group does not wait for places that nobody has",
           "[collectives][elastic][unit]") {
   Rendezvous worker({.self = 0, .workers = 4, .start_within = Millis(60'000)}, Incarnation(1), 7,

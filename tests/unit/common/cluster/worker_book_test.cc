@@ -10,16 +10,19 @@ namespace muster::cluster {
 namespace {
 
 TEST_CASE("A file of workers says what was written", "[cluster][elastic]") {
-  const WorkerBook book{.job = "job-7",
-                        .least = 2,
-                        .most = 4,
-                        .places = 16,
-                        .addresses = {{0, "10.0.0.7:21017"}, {5, "[::1]:21018"}}};
+  WorkerBook book{.job = "job-7",
+                  .least = 2,
+                  .most = 4,
+                  .places = 16,
+                  .addresses = {{0, "10.0.0.7:21017"}, {5, "[::1]:21018"}}};
+  for (const bool ended : {false, true}) {
+    book.ended = ended;
 
-  const Result<WorkerBook> read = ParseWorkerBook(ToText(book));
+    const Result<WorkerBook> read = ParseWorkerBook(ToText(book));
 
-  REQUIRE(read.ok());
-  CHECK(*read == book);
+    REQUIRE(read.ok());
+    CHECK(*read == book);
+  }
 }
 
 TEST_CASE("A file of workers that is not sound is refused, with its line", "[cluster][elastic]") {
@@ -27,7 +30,7 @@ TEST_CASE("A file of workers that is not sound is refused, with its line", "[clu
   REQUIRE(ParseWorkerBook(head).ok());
   for (const std::string line :
        {"worker x 1.2.3.4:5", "worker 1", "worker -1 a:1", "worker 1 a:1 b:2", "least 0",
-        "least two", "leest 1", "worker 99999999999 a:1"}) {
+        "least two", "leest 1", "ended 2", "worker 99999999999 a:1"}) {
     CAPTURE(line);
     const Status refused = ParseWorkerBook(head + line + "\n").status();
     CHECK(refused.code() == StatusCode::kInvalidArgument);

@@ -50,18 +50,21 @@ TEST_CASE("what a child says that it waits for is seen by who made the page unti
   CHECK_FALSE(page->Get());
 }
 
-TEST_CASE("a page tells that another process would fare no better", "[process][unit]") {
+TEST_CASE("a page tells what is to be made of its process's end", "[process][unit]") {
+  using Verdict = WaitPage::Verdict;
   const auto page = WaitPage::Create();
   REQUIRE(page.ok());
-  CHECK_FALSE((*page)->is_final());
+  CHECK((*page)->verdict() == Verdict::kNone);
   (*page)->Set(kWait);
+  CHECK((*page)->verdict() == Verdict::kNone);
   (*page)->Clear();
-  CHECK_FALSE((*page)->is_final());
+  CHECK((*page)->verdict() == Verdict::kNone);
 
-  (*page)->SetFinal();
-
-  CHECK((*page)->is_final());
-  CHECK_FALSE((*page)->Get());
+  for (const Verdict verdict : {Verdict::kFinal, Verdict::kTooLate}) {
+    (*page)->SetVerdict(verdict);
+    CHECK((*page)->verdict() == verdict);
+    CHECK_FALSE((*page)->Get());
+  }
 }
 
 TEST_CASE("texts on a page are cut, and made printable", "[process][unit]") {
