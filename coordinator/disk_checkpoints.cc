@@ -134,13 +134,16 @@ Result<Checkpoints::Aside> MoveAside(const std::string& root,
   MUSTER_TRY(RequireWritable(root));
   MUSTER_TRY(Claim(root, claimant).status());
   MUSTER_TRY_ASSIGN(const std::vector<std::string> directories, storage::ListCheckpoints(root));
+  MUSTER_TRY_ASSIGN(std::vector<std::uint64_t> numbers, NumbersAside(root));
   if (directories.empty()) {
-    // They may have been moved by an attempt that failed here.
+    // They may have been moved by an attempt that failed behind that.
+    if (!numbers.empty()) {
+      MUSTER_TRY(storage::RealFileSystem().SyncFolder(PathAside(root, numbers.back())));
+    }
     MUSTER_TRY(storage::RealFileSystem().SyncFolder(root));
     return Checkpoints::Aside();
   }
   std::error_code error;
-  MUSTER_TRY_ASSIGN(std::vector<std::uint64_t> numbers, NumbersAside(root));
   numbers.push_back(numbers.empty() ? 1 : numbers.back() + 1);
   Checkpoints::Aside aside{
       .directory = PathAside(root, numbers.back()), .removed = {}, .retention = {}};

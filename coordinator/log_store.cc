@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <charconv>
+#include <chrono>
 #include <filesystem>
 #include <fstream>
 #include <utility>
@@ -63,6 +64,7 @@ struct LogStore::JobLog {
   std::string directory;
   // Why it is not known yet what its files hold: then none of them is read or written.
   Status unread = Unknown("not read yet");
+  std::chrono::steady_clock::time_point read_from;
   std::deque<Segment> segments;
   int fd = -1;
   std::uint64_t dropped = 0;
@@ -110,7 +112,11 @@ LogStore::JobLog& LogStore::Open(const std::string& job) {
   }
   JobLog& log = *found->second;
   log.used = ++uses_;
-  if (!log.unread.ok()) log.unread = Load(log);
+  const auto now = std::chrono::steady_clock::now();
+  if (!log.unread.ok() && now >= log.read_from) {
+    log.unread = Load(log);
+    log.read_from = now + options_.reread_after;
+  }
   return log;
 }
 
@@ -119,7 +125,9 @@ Status LogStore::Load(JobLog& log) {
   std::error_code error;
   for (std::filesystem::directory_iterator at(log.directory, error), end; !error && at != end;
        at.increment(error)) {
-    if (at->path().extension() == ".log") names.push_back(at->path().filename().string());
+    std::error_code ignored;
+    if (at->path().extension() == ".log" && !at->is_directory(ignored))
+      names.push_back(at->path().filename().string());
   }
   if (error && error != std::errc::no_such_file_or_directory) {
     return FromErrno(error.value(), "list " + log.directory);

@@ -9,6 +9,7 @@
 // Threading: not thread-safe; one strand.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <deque>
 #include <map>
@@ -34,6 +35,8 @@ class LogStore {
     std::size_t line_bytes = 16 << 10;
     // Jobs whose files are open and indexed in memory; another one's are read again when needed.
     std::size_t open_jobs = 64;
+    // Files that could not be read are read again after this time: it may be a lot.
+    std::chrono::milliseconds reread_after{1'000};
   };
   struct Query {
     // Empty: all tasks.

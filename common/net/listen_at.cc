@@ -34,9 +34,7 @@ std::vector<std::string> NumericForms(const std::string& host, const std::string
 
 // Debian's installer gives a host's own name 127.0.1.1 where it has no fixed address: others know
 // it by another one.
-bool IsStandIn(const std::string& numeric) {
-  return numeric.starts_with("127.") && !numeric.starts_with("127.0.0.1:");
-}
+bool IsStandIn(const std::string& numeric) { return numeric.starts_with("127.0.1.1:"); }
 
 // Whether a socket of this host may have that address.
 bool IsLocal(const std::string& numeric) {

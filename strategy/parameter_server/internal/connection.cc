@@ -40,11 +40,14 @@ void Become(std::shared_ptr<PsConnection> connection) {
   process.current.swap(connection);  // the one before ends without the lock
 }
 
-// "ps:1" of "ps:1 closed the connection"; not that of a variable "steps:1".
+// "ps:1" of "ps:1 closed the connection"; not that of a variable "steps:1" or "my_ps:1".
 std::string ServerIn(const std::string& text) {
   constexpr std::string_view kType = "ps:";
   for (std::size_t at = text.find(kType); at != std::string::npos; at = text.find(kType, at + 1)) {
-    if (at > 0 && std::isalnum(static_cast<unsigned char>(text[at - 1])) != 0) continue;
+    const char before = at > 0 ? text[at - 1] : ' ';
+    const bool inside = std::isalnum(static_cast<unsigned char>(before)) != 0 ||
+                        std::string_view("_-./").find(before) != std::string_view::npos;
+    if (inside) continue;
     std::size_t end = at + kType.size();
     while (end < text.size() && std::isdigit(static_cast<unsigned char>(text[end])) != 0) ++end;
     if (end > at + kType.size()) return text.substr(at, end - at);

@@ -226,7 +226,7 @@ TEST_CASE("A log that cannot be read now is no empty one and is gone on with whe
   }
   std::filesystem::rename(dir / "job", dir / "kept");
   std::filesystem::create_symlink("job", dir / "job");
-  LogStore logs({.directory = dir.path()});
+  LogStore logs({.directory = dir.path(), .reread_after = std::chrono::milliseconds(0)});
   CHECK(Message(logs.Read("job", {}).status()).find("list " + dir / "job") != std::string::npos);
   CHECK_FALSE(logs.Append("job", "worker:0", Lines(4, 4)).ok());
   std::filesystem::remove(dir / "job");

@@ -32,15 +32,15 @@ TEST_CASE("an address of another host is listened to on all interfaces", "[net][
 TEST_CASE("a name that stands in for this host here alone is listened to where others come",
           "[net][unit]") {
   // As Debian's installer writes it, and as people do.
-  const auto where = testing::OnHostWith("127.0.1.1 node-3\n127.0.0.1 here\n", [] {
+  const auto where = testing::OnHostWith("127.0.1.1 node-3\n127.0.0.1 here\n127.0.0.2 w0\n", [] {
     std::string all;
-    for (const char* text : {"node-3:0", "127.0.1.1:0", "here:0"}) {
+    for (const char* text : {"node-3:0", "127.0.1.1:0", "here:0", "w0:0"}) {
       const Result<Listener> listener = ListenAt(text);
       all += listener.ok() ? HostIn(listener->address) + " " : ToString(listener.status());
     }
     return all;
   });
-  if (where) CHECK(*where == "0.0.0.0 127.0.1.1 127.0.0.1 ");
+  if (where) CHECK(*where == "0.0.0.0 127.0.1.1 127.0.0.1 127.0.0.2 ");
 }
 
 TEST_CASE("what is no address is refused", "[net][unit]") {
