@@ -112,12 +112,15 @@ LogStore::JobLog& LogStore::Open(const std::string& job) {
   }
   JobLog& log = *found->second;
   log.used = ++uses_;
-  const auto now = std::chrono::steady_clock::now();
-  if (!log.unread.ok() && now >= log.read_from) {
-    log.unread = Load(log);
-    log.read_from = now + options_.reread_after;
-  }
+  if (!log.unread.ok()) Reread(log);
   return log;
+}
+
+void LogStore::Reread(JobLog& log) {
+  const auto now = std::chrono::steady_clock::now();
+  if (now < log.read_from) return;
+  log.unread = Load(log);
+  log.read_from = now + options_.reread_after;
 }
 
 Status LogStore::Load(JobLog& log) {

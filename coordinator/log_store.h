@@ -80,6 +80,8 @@ class LogStore {
   struct Segment;
   struct JobLog;
   JobLog& Open(const std::string& job);
+  // Load(), unless it has failed just now.
+  void Reread(JobLog& log);
   // Which files there are, and what is in them.
   Status Load(JobLog& log);
   // The one that was not used for the longest time is closed; one that is only read goes first.

@@ -1,8 +1,13 @@
 // No file and no socket can be opened any more.
 #pragma once
 
+#include <optional>
+#include <utility>
+
 #include <fcntl.h>
+#include <poll.h>
 #include <sys/resource.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include "tests/support/catch.h"
@@ -29,5 +34,22 @@ class NoMoreDescriptors {
  private:
   rlimit before_{};
 };
+
+// Connects `socket` to a server of this process that has no descriptor for it: nothing is heard of
+// the server for `quiet_ms`, and something when it has one. `quiet` is called between the two.
+template <class Address, class Quiet>
+void KnockWithoutDescriptors(int socket, const Address& address, int quiet_ms, Quiet quiet) {
+  std::optional<NoMoreDescriptors> none(std::in_place);
+  const int connected =
+      ::connect(socket, reinterpret_cast<const sockaddr*>(&address), sizeof(address));
+  pollfd greeting{.fd = socket, .events = POLLIN, .revents = 0};
+  const int early = ::poll(&greeting, 1, quiet_ms);
+  quiet();
+  none.reset();
+
+  REQUIRE(connected == 0);
+  CHECK(early == 0);
+  CHECK(::poll(&greeting, 1, 20'000) == 1);
+}
 
 }  // namespace muster::testing

@@ -9,7 +9,6 @@
 #include <stdexcept>
 
 #include "dispatch/wire.h"
-#include <poll.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 
@@ -550,19 +549,10 @@ TEST_CASE("strangers that say nothing hold up no driver", "[dispatch][unit]") {
 TEST_CASE("an executor without descriptors serves again when there are some", "[dispatch][unit]") {
   Program program;
   RunningExecutor executor(program.functions, net::LinkKind::kUnix);
-  net::Fd late(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  std::optional<testing::NoMoreDescriptors> none(std::in_place);
+  const net::Fd late(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
   sockaddr_un address{.sun_family = AF_UNIX, .sun_path = {}};
   executor.address().copy(address.sun_path, sizeof(address.sun_path) - 1);
-  const int connected =
-      ::connect(late.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address));
-  pollfd nonce{.fd = late.get(), .events = POLLIN, .revents = 0};
-  const int early = ::poll(&nonce, 1, 250);
-  none.reset();
-
-  REQUIRE(connected == 0);
-  CHECK(early == 0);
-  CHECK(::poll(&nonce, 1, 20'000) == 1);
+  testing::KnockWithoutDescriptors(late.get(), address, 250, [] {});
 }
 
 TEST_CASE("an executor that drains gets no more, others do its work", "[dispatch][unit]") {

@@ -9,7 +9,6 @@
 #include <thread>
 
 #include <netinet/in.h>
-#include <poll.h>
 #include <signal.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -119,16 +118,7 @@ TEST_CASE("a member without descriptors waits for some, and the group forms then
       .sin_port = htons(static_cast<std::uint16_t>(std::stoi(at.substr(at.rfind(':') + 1)))),
       .sin_addr = {.s_addr = htonl(INADDR_LOOPBACK)},
       .sin_zero = {}};
-  std::optional<testing::NoMoreDescriptors> none(std::in_place);
-  const int connected =
-      ::connect(late.get(), reinterpret_cast<const sockaddr*>(&door), sizeof(door));
-  pollfd greeting{.fd = late.get(), .events = POLLIN, .revents = 0};
-  const int early = ::poll(&greeting, 1, 500);
-  none.reset();
-
-  REQUIRE(connected == 0);
-  CHECK(early == 0);
-  CHECK(::poll(&greeting, 1, 20'000) == 1);
+  testing::KnockWithoutDescriptors(late.get(), door, 500, [] {});
   CHECK(Joins(address, 1) == "OK");
   CHECK(ToString(first.Ended().status()) == "OK");
 }
