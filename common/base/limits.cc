@@ -77,7 +77,8 @@ std::string GroupOf(const std::string& root, std::string_view controller) {
 std::vector<std::string> FoldersOf(const std::string& root, const Hierarchy& hierarchy,
                                    const std::string& group) {
   std::string below = group;
-  if (hierarchy.root != "/" && below.starts_with(hierarchy.root)) {
+  // "/a" is not above "/ab".
+  if (hierarchy.root != "/" && (below + "/").starts_with(hierarchy.root + "/")) {
     below.erase(0, hierarchy.root.size());
   }
   if (below.find("..") != std::string::npos) below.clear();
@@ -86,7 +87,8 @@ std::vector<std::string> FoldersOf(const std::string& root, const Hierarchy& hie
   while (true) {
     folders.push_back(root + hierarchy.mount_point + below);
     if (below.empty()) return folders;
-    below.erase(below.rfind('/'));
+    const std::size_t slash = below.rfind('/');
+    below.resize(slash == std::string::npos ? 0 : slash);
   }
 }
 

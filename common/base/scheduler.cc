@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "common/base/mutex.h"
+#include "common/base/time_left.h"
 
 namespace muster {
 
@@ -66,7 +67,8 @@ Scheduler::TimerId ThreadScheduler::RunAfter(Millis delay, Task task) {
   {
     const MutexLock lock(state_->mutex);
     id = state_->next++;
-    state_->timers.emplace(std::pair(Now() + delay, id), std::move(task));
+    // Somebody's "never" may be later than the clock goes.
+    state_->timers.emplace(std::pair(After(delay), id), std::move(task));
   }
   state_->wake.notify_all();
   return id;

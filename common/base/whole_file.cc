@@ -31,6 +31,18 @@ Result<std::string> ReadAll(int fd, const std::string& path, std::size_t most) {
   }
 }
 
+// A name lasts when its folder is on the disk.
+Status SyncFolderOf(const std::string& path) {
+  const std::string parent = std::filesystem::path(path).parent_path().string();
+  const int fd = ::open(parent.empty() ? "." : parent.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  // Who may put files into a folder need not be allowed to read it.
+  if (fd < 0) return errno == EACCES ? Ok() : FromErrno(errno, "write " + path);
+  // EINVAL: a file system that has no such call for folders.
+  const int error = ::fsync(fd) == 0 || errno == EINVAL ? 0 : errno;
+  (void)::close(fd);
+  return error == 0 ? Ok() : FromErrno(error, "write " + path);
+}
+
 bool IsOfTheSystem(const std::string& path) {
   const std::string whole = std::filesystem::path(path).lexically_normal().string();
   return whole.starts_with("/proc/") ||
@@ -91,8 +103,11 @@ Status ReplaceFile(const std::string& path, std::string_view text, mode_t mode) 
   if (status.ok() && std::rename(staged.c_str(), path.c_str()) != 0) {
     status = FromErrno(errno, "write " + path);
   }
-  if (!status.ok()) (void)::unlink(staged.c_str());
-  return status;
+  if (!status.ok()) {
+    (void)::unlink(staged.c_str());
+    return status;
+  }
+  return SyncFolderOf(path);
 }
 
 Status WriteAll(int fd, std::string_view bytes, const std::string& path) {

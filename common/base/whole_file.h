@@ -26,7 +26,8 @@ std::string FirstLineOf(const std::string& path);
 Result<std::string> PlaceOfFile(const std::string& path);
 
 // In one step: readers see the old or the new text, never half of it, nor does who may not read
-// `mode`. On the disk when it returns; after FromErrno()'s "write PATH" the old one stays.
+// `mode`. On the disk when it returns; after FromErrno()'s "write PATH" the old one stays, or
+// the new one is there and may be gone after a crash, where only its folder failed.
 //   kInvalidArgument: PlaceOfFile()'s, or a name under /dev or /proc, as /dev/stdout.
 Status ReplaceFile(const std::string& path, std::string_view text, mode_t mode = 0644);
 

@@ -158,6 +158,7 @@ class RealChild final : public Child {
     MUSTER_TRY_ASSIGN(const pid_t pid, internal::Spawn({.program = options_.program,
                                                         .argv = options_.argv,
                                                         .environment = options_.environment,
+                                                        .empty_variables = options_.empty_variables,
                                                         .descriptors = options_.descriptors,
                                                         .oom_score = options_.oom_score,
                                                         .output = output_.ends[1],

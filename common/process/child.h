@@ -14,6 +14,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -41,6 +42,8 @@ class Child {
     std::string program = {};
     // Added to this process's environment; an empty value removes the name.
     std::map<std::string, std::string> environment = {};
+    // These are set, and empty, whatever `environment` says of them.
+    std::set<std::string> empty_variables = {};
     // Descriptor numbers here -> numbers in the child (from 3).
     std::map<int, int> descriptors = {};
     // 0 to 1000: how much sooner than others the kernel ends it when memory runs out.

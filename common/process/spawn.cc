@@ -117,21 +117,36 @@ Result<std::string> FindProgram(const std::string& name) {
   return NotFound("start {}: no such program in PATH", name);
 }
 
-void BuildEnvironment(const std::map<std::string, std::string>& changes, Plan& plan) {
+void BuildEnvironment(const std::map<std::string, std::string>& changes,
+                      const std::set<std::string>& empty, Plan& plan) {
   for (char** entry = environ; entry != nullptr && *entry != nullptr; ++entry) {
     const char* equals = std::strchr(*entry, '=');
-    if (equals != nullptr &&
-        changes.contains(std::string(*entry, static_cast<std::size_t>(equals - *entry))))
-      continue;
+    if (equals != nullptr) {
+      const std::string name(*entry, static_cast<std::size_t>(equals - *entry));
+      if (changes.contains(name) || empty.contains(name)) continue;
+    }
     plan.environment_text.emplace_back(*entry);
   }
   for (const auto& [name, value] : changes) {
-    if (value.empty()) continue;
+    if (value.empty() || empty.contains(name)) continue;
     std::string& text = plan.environment_text.emplace_back(name);
     text.append("=").append(value);
   }
+  for (const std::string& name : empty) plan.environment_text.push_back(name + "=");
   for (std::string& text : plan.environment_text) plan.environment.push_back(text.data());
   plan.environment.push_back(nullptr);
+}
+
+// Who has started this process may have ignored SIGCHLD, which exec hands on: the kernel would then
+// take each child's end by itself, and every end would read as exit code 0.
+void HearOfEnds() {
+  struct sigaction now{};
+  if (::sigaction(SIGCHLD, nullptr, &now) != 0) return;
+  const bool ignored = (now.sa_flags & SA_SIGINFO) == 0 && now.sa_handler == SIG_IGN;
+  if (!ignored && (now.sa_flags & SA_NOCLDWAIT) == 0) return;
+  if (ignored) now.sa_handler = SIG_DFL;
+  now.sa_flags &= ~SA_NOCLDWAIT;
+  (void)::sigaction(SIGCHLD, &now, nullptr);
 }
 
 struct Descriptor {
@@ -155,7 +170,7 @@ Result<pid_t> Spawn(const SpawnOptions& options) {
     plan.argv.push_back(const_cast<char*>(argument.c_str()));  // execve's signature; never written
   }
   plan.argv.push_back(nullptr);
-  BuildEnvironment(options.environment, plan);
+  BuildEnvironment(options.environment, options.empty_variables, plan);
   for (const auto& [source, target] : options.descriptors) {
     if (target < 3) return InvalidArgument("descriptor {} in the child: at least 3", target);
     plan.descriptors.emplace_back(source, target);
@@ -177,6 +192,7 @@ Result<pid_t> Spawn(const SpawnOptions& options) {
   Descriptor read_end{ends[0]};
   Descriptor write_end{ends[1]};
   plan.error_pipe = write_end.fd;
+  HearOfEnds();
 
   const pid_t pid = ::fork();
   if (pid < 0) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <map>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -16,6 +17,7 @@ struct SpawnOptions {
   std::string program;
   std::vector<std::string> argv;
   std::map<std::string, std::string> environment;
+  std::set<std::string> empty_variables;
   std::map<int, int> descriptors;
   int oom_score = 0;
   // Becomes stdout and stderr of the child; -1: it inherits ours.
@@ -26,6 +28,7 @@ struct SpawnOptions {
 
 // Returns the pid once the program runs (its exec has succeeded). The child leads a process group
 // of its own and is killed when the calling *thread* ends: call from one that outlives the child.
+// Where this process ignores SIGCHLD it does no more: how a child ends could not be known.
 // Threading: any thread.
 //   kNotFound: no such program.   kInvalidArgument: a descriptor below 3 asked for, or the file is
 //   no executable of this machine.

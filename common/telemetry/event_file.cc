@@ -9,6 +9,7 @@
 #include <span>
 #include <utility>
 
+#include <stdio_ext.h>
 #include <unistd.h>
 
 #include "common/base/crc32c.h"
@@ -125,7 +126,7 @@ Status EventFile::Write(std::string_view event) {
   record.append(event);
   Append(record, MaskedCrc32c(std::as_bytes(std::span(event))));
   if (std::fwrite(record.data(), 1, record.size(), file_) != record.size()) {
-    return FromErrno(errno, "write " + path_);
+    return GoBack(errno);
   }
   if (std::chrono::steady_clock::now() - flushed_ > kFlushEvery) return FlushLocked();
   return Ok();
@@ -139,8 +140,19 @@ Status EventFile::Put(std::string_view event) {
 
 Status EventFile::FlushLocked() {
   flushed_ = std::chrono::steady_clock::now();
-  if (std::fflush(file_) != 0) return FromErrno(errno, "write " + path_);
+  if (std::fflush(file_) != 0) return GoBack(errno);
+  whole_ = ::ftello(file_);
   return Ok();
+}
+
+Status EventFile::GoBack(int error) {
+  ::__fpurge(file_);  // else it would be written behind what is cut off here
+  std::clearerr(file_);
+  if (::ftruncate(::fileno(file_), whole_) != 0 || ::fseeko(file_, whole_, SEEK_SET) != 0) {
+    // What is written from now on could not be read.
+    (void)std::fclose(std::exchange(file_, nullptr));
+  }
+  return FromErrno(error, "write " + path_);
 }
 
 Status EventFile::Flush() {

@@ -2,7 +2,8 @@
 // masked CRC-32C), one serialised tf.Event in each. The first says which version the file has.
 //
 // Threading: any thread. Whoever reads the file while it grows sees whole events, then perhaps a
-// piece of one, which TensorBoard waits for.
+// piece of one, which TensorBoard waits for. What the disk has not taken is lost, and what follows
+// stands behind the last event that was flushed.
 #pragma once
 
 #include <chrono>
@@ -11,6 +12,8 @@
 #include <memory>
 #include <string>
 #include <string_view>
+
+#include <sys/types.h>
 
 #include "common/base/mutex.h"
 #include "common/base/status.h"
@@ -50,10 +53,15 @@ class EventFile {
   // As far as the file.
   Status Put(std::string_view event);
   Status FlushLocked() MUSTER_REQUIRES(mutex_);
+  // The disk has not taken what was to be written: a piece of an event may be in the file, and
+  // nothing behind that could be read.
+  Status GoBack(int error) MUSTER_REQUIRES(mutex_);
 
   const std::string path_;
   Mutex mutex_;
   std::FILE* file_ MUSTER_GUARDED_BY(mutex_);
+  // So much of it is whole events that have been flushed.
+  off_t whole_ MUSTER_GUARDED_BY(mutex_) = 0;
   std::chrono::steady_clock::time_point flushed_ MUSTER_GUARDED_BY(mutex_) =
       std::chrono::steady_clock::now();
 };

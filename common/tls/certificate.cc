@@ -1,5 +1,6 @@
 #include "common/tls/certificate.h"
 
+#include <algorithm>
 #include <array>
 #include <ctime>
 
@@ -53,10 +54,14 @@ void ForEachName(const x509_st& certificate, const Use& use) {
   }
 }
 
+// A certificate without an end says the year 9999 (RFC 5280); a clock of nanoseconds ends in 2262.
 std::chrono::system_clock::time_point TimeOf(const ASN1_TIME* time) {
+  using std::chrono::system_clock;
   std::tm parts{};
   if (ASN1_TIME_to_tm(time, &parts) != 1) return {};
-  return std::chrono::system_clock::from_time_t(::timegm(&parts));
+  static constexpr std::time_t kLast =
+      std::chrono::floor<std::chrono::seconds>(system_clock::duration::max()).count();
+  return system_clock::from_time_t(std::clamp<std::time_t>(::timegm(&parts), 0, kLast));
 }
 
 std::string OneLine(const X509_NAME* name) {

@@ -65,6 +65,7 @@ struct Period {
   std::chrono::system_clock::time_point from;
   std::chrono::system_clock::time_point until;
 };
+// What is before 1970 or after 2262-04-11 is told as these.
 Period PeriodOf(const x509_st& certificate);
 // kUnauthenticated: not yet, or not any more; says since when, and what to do. `what` says whose
 // certificate it is.

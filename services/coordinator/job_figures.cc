@@ -121,7 +121,7 @@ void JobFigures::Add(const std::string& job_id, const std::string& folder,
     file->folder = folder;
     if (const Status written = file->Write(fresh, time); !written.ok()) {
       file->Complain(written);
-      // The next one begins a file of its own; half an event may be the last of this.
+      // The next one begins a file of its own.
       file->events.reset();
     }
   });

@@ -244,6 +244,10 @@ Status LaunchHost::Run(LaunchedId id, const std::string& job_id, const v1::Launc
   child.argv = {guard_, "--cwd", FolderOf(job_id), "--", (sent ? "./" : "") + spec.command()};
   child.argv.insert(child.argv.end(), spec.arguments().begin(), spec.arguments().end());
   child.environment = EnvironmentOf(job_id, spec, process);
+  // `--env CUDA_VISIBLE_DEVICES=` hides what is there: to take the variable away would show all.
+  for (const auto& [name, value] : spec.environment()) {
+    if (value.empty()) child.empty_variables.insert(name);
+  }
   child.oom_score = kProgramOomScore;
   // Before the strand: a program that prints without end may not take the daemon's heartbeats.
   const auto lines = std::make_shared<process::LineGate>();

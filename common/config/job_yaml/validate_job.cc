@@ -48,6 +48,8 @@ class JobCheck {
   // `name` must be a declared column of the training data.
   void CheckColumn(const std::string& path, const std::string& name);
   void CheckSource(const std::string& path, const std::string& source);
+  // The kernel would take the name before a zero byte for the whole.
+  void CheckPath(const std::string& path, const std::string& file);
   void CheckInitializer(const std::string& path, const v1::Initializer& initializer);
   // Product of the dimensions times 4 bytes, refused above job_limits::kMostVariableBytes.
   void CheckShape(const std::string& path, const std::vector<std::int64_t>& shape);
@@ -168,6 +170,10 @@ void JobCheck::CheckSource(const std::string& path, const std::string& source) {
   if (source.find('\0') != std::string::npos) Report(path, "the source has a zero byte");
 }
 
+void JobCheck::CheckPath(const std::string& path, const std::string& file) {
+  if (file.find('\0') != std::string::npos) Report(path, "the path has a zero byte");
+}
+
 void JobCheck::CheckInitializer(const std::string& path, const v1::Initializer& initializer) {
   if (initializer.kind() == v1::INITIALIZER_KIND_ARCHIVE) {
     Report(path + ".kind", "archive is not for jobs: an archive brings its values by itself");
@@ -227,6 +233,7 @@ void JobCheck::Model() {
     if (model.forward().empty()) Lacks({"model.forward", "model.archive"});
   }
   CheckSource("model.forward", model.forward());
+  CheckPath("model.archive", model.archive());
   if (!model.archive().empty() && !model.parameters().empty()) {
     Report("model.parameters", "an archive brings its own parameters; remove these");
   }
@@ -428,6 +435,10 @@ void JobCheck::Evaluation() {
     Report("evaluation.batch_size", "at most {}; given {}", job_limits::kMostBatch,
            evaluation.batch_size());
   }
+  if (evaluation.every_epochs() > job_limits::kMostEpochs) {
+    Report("evaluation.every_epochs", "at most {}; given {}", job_limits::kMostEpochs,
+           evaluation.every_epochs());
+  }
   if (evaluation.evaluator() && evaluation.every_epochs() != 0) {
     Report("evaluation.every_epochs",
            "not with evaluator, which evaluates each checkpoint: checkpoint.every_steps and "
@@ -448,8 +459,13 @@ void JobCheck::Evaluation() {
 
 void JobCheck::Checkpoint() {
   const v1::CheckpointSpec& checkpoint = spec_.checkpoint();
+  CheckPath("checkpoint.directory", checkpoint.directory());
   if (checkpoint.keep() > kMostCheckpoints) {
     Report("checkpoint.keep", "at most {}; given {}", kMostCheckpoints, checkpoint.keep());
+  }
+  if (checkpoint.every_steps() > job_limits::kMostSteps) {
+    Report("checkpoint.every_steps", "at most {}; given {}", job_limits::kMostSteps,
+           checkpoint.every_steps());
   }
   if (checkpoint.every_seconds() > kLongestCheckpointSeconds) {
     Report("checkpoint.every_seconds", "at most {} (a week); given {}", kLongestCheckpointSeconds,

@@ -103,6 +103,22 @@ TEST_CASE("a container that is told its host's path is found below its mount", "
   CHECK(root.Read().memory_bytes == 4096U);
 }
 
+TEST_CASE("a mounted group is not above one whose name only begins like its own",
+          "[base][limits]") {
+  const LimitsRoot root;
+  root.Write("/proc/self/mountinfo",
+             "33 32 0:30 /docker/abc /sys/fs/cgroup/cpu ro - cgroup cgroup rw,cpu\n"
+             "34 32 0:31 /docker/abc /sys/fs/cgroup/memory ro - cgroup cgroup rw,memory");
+  root.Write("/proc/self/cgroup", "5:cpu:/docker/abc/inner\n4:memory:/docker/abcdef/inner");
+  root.Write("/sys/fs/cgroup/cpu/inner/cpu.cfs_quota_us", "300000");
+  root.Write("/sys/fs/cgroup/cpu/inner/cpu.cfs_period_us", "100000");
+  root.Write("/sys/fs/cgroup/memorydef/inner/memory.limit_in_bytes", "1024");
+  root.Write("/sys/fs/cgroup/memory/memory.limit_in_bytes", "4096");
+
+  CHECK(root.Read().quota == 3.0);
+  CHECK(root.Read().memory_bytes == 4096U);
+}
+
 TEST_CASE("what cannot be read, or is no number, limits nothing", "[base][limits]") {
   const LimitsRoot root;
   CHECK(root.Read().processors() == Mask());

@@ -42,6 +42,25 @@ TEST_CASE("a thread scheduler runs posted functions in order, one at a time", "[
   for (int i = 0; i < 100; ++i) CHECK(ran[i] == i);
 }
 
+TEST_CASE("a timer of a thread scheduler that is due when no clock goes any more does not run",
+          "[base][unit]") {
+  std::vector<std::string> ran;
+  std::promise<void> done;
+  ThreadScheduler scheduler;
+  scheduler.RunAfter(Millis::max(), [&] { ran.push_back("never"); });
+  const auto centuries = std::chrono::floor<Millis>(std::chrono::nanoseconds::max());
+  scheduler.RunAfter(centuries, [&] { ran.push_back("in 292 years"); });
+  scheduler.RunAfter(Millis(1), [&] {
+    ran.push_back("soon");
+    done.set_value();
+  });
+
+  done.get_future().wait();
+  scheduler.Stop();
+
+  CHECK(ran == std::vector<std::string>{"soon"});
+}
+
 TEST_CASE("stopping a thread scheduler drops what has not started", "[base][unit]") {
   auto witness = std::make_shared<int>(1);
   ThreadScheduler scheduler;

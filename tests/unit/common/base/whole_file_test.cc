@@ -3,11 +3,37 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <string>
+#include <system_error>
+#include <vector>
 
 #include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include "tests/support/catch.h"
 #include "tests/support/temp_folder.h"
+
+namespace muster {
+namespace {
+
+// What fsync() was called for on this thread.
+thread_local std::vector<std::string> synced;
+
+}  // namespace
+}  // namespace muster
+
+// In the place of the C library's, for the whole of this program.
+extern "C" int fsync(int fd) {
+  const std::string path = "/proc/self/fd/" + std::to_string(fd);
+  std::error_code error;
+  if (std::filesystem::is_directory(path, error)) {
+    muster::synced.push_back("folder " + std::filesystem::read_symlink(path, error).string());
+  } else {
+    muster::synced.push_back("file");
+  }
+  return static_cast<int>(::syscall(SYS_fsync, fd));
+}
 
 namespace muster {
 namespace {
@@ -60,6 +86,15 @@ TEST_CASE_METHOD(WholeFileFixture,
         "write " + folder / "none/file" + ": No such file or directory");
   const auto left = std::distance(std::filesystem::directory_iterator(folder.path()), {});
   CHECK(left == 2);
+}
+
+TEST_CASE_METHOD(WholeFileFixture, "a file that replaces another is on the disk under its name",
+                 "[base][unit]") {
+  const std::string path = With("old");
+  synced.clear();
+  REQUIRE(ReplaceFile(path, "new").ok());
+  CHECK(synced == std::vector<std::string>{
+                      "file", "folder " + std::filesystem::canonical(folder.path()).string()});
 }
 
 TEST_CASE_METHOD(WholeFileFixture, "a file takes no device's, pipe's or folder's place",

@@ -2,6 +2,7 @@
 
 #include <atomic>
 #include <condition_variable>
+#include <csignal>
 #include <cstdlib>
 #include <fstream>
 #include <future>
@@ -155,6 +156,39 @@ TEST_CASE("an environment value is set, an empty one removes the name", "[proces
   ::unsetenv("MUSTER_TEST_GOES");
 
   CHECK(lines.lines == std::vector<std::string>{"a b|unset"});
+}
+
+TEST_CASE("a variable can be set and empty", "[process][unit]") {
+  ::setenv("MUSTER_TEST_HIDES", "0,1", 1);
+  Lines lines;
+  Child::Options options = Shell("echo \"${MUSTER_TEST_HIDES-unset}|${MUSTER_TEST_NEW-unset}|\"");
+  options.environment = {{"MUSTER_TEST_NEW", "a"}};
+  options.empty_variables = {"MUSTER_TEST_HIDES", "MUSTER_TEST_NEW"};
+  options.on_line = lines.Sink();
+  auto child = Child::Start(std::move(options));
+  REQUIRE(child.ok());
+  REQUIRE((*child)->Wait(seconds(10)).ok());
+  ::unsetenv("MUSTER_TEST_HIDES");
+
+  CHECK(lines.lines == std::vector<std::string>{"||"});
+}
+
+TEST_CASE("how a child ends is known to a process that was started with SIGCHLD ignored",
+          "[process][unit]") {
+  const auto before = std::signal(SIGCHLD, SIG_IGN);
+  auto failed = Child::Start(Shell("exit 3"));
+  REQUIRE(failed.ok());
+  const auto code = (*failed)->Wait(seconds(10));
+  (void)std::signal(SIGCHLD, SIG_IGN);
+  auto killed = Child::Start(Shell("kill -KILL $$"));
+  REQUIRE(killed.ok());
+  const auto end = (*killed)->Wait(seconds(10));
+  (void)std::signal(SIGCHLD, before);
+
+  REQUIRE(code.ok());
+  CHECK(code->ToString() == "exit code 3");
+  REQUIRE(end.ok());
+  CHECK(end->ToString() == "signal SIGKILL");
 }
 
 TEST_CASE("a child under another name is the first that the kernel ends when memory runs out",

@@ -77,6 +77,33 @@ TEST_CASE("an event file that a full disk does not take leaves none that is empt
   CHECK(EventFile::Create(folder.path()).ok());
 }
 
+TEST_CASE("what follows events that a full disk has not taken can be read", "[telemetry][unit]") {
+  const testing::TempFolder folder;
+  auto file = EventFile::Create(folder.path());
+  REQUIRE(file.ok());
+  REQUIRE((*file)->Scalar("before", 1, 1.0F).ok());
+  REQUIRE((*file)->Flush().ok());
+  Status kept, at_flush, at_write;
+  {
+    // A piece of the next event fits.
+    const testing::SmallFiles full(std::filesystem::file_size((*file)->path()) + 10);
+    kept = (*file)->Scalar("lost", 2, 2.0F);
+    at_flush = (*file)->Flush();
+    // More than is kept until then.
+    at_write = (*file)->Scalar(std::string(100'000, 'x'), 3, 3.0F);
+  }
+
+  CHECK(kept.ok());
+  CHECK(at_flush.code() == StatusCode::kResourceExhausted);
+  CHECK(at_write.code() == StatusCode::kResourceExhausted);
+  REQUIRE((*file)->Scalar("after", 4, 4.0F).ok());
+  REQUIRE((*file)->Close().ok());
+  const std::vector<Event> events = ReadEvents((*file)->path());
+  REQUIRE(events.size() == 3);
+  CHECK(events[1].tag == "before");
+  CHECK(events[2].tag == "after");
+}
+
 TEST_CASE("a closed event file and an impossible folder say so", "[telemetry][unit]") {
   const testing::TempFolder folder;
   auto file = EventFile::Create(folder.path());

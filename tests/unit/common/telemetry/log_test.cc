@@ -5,7 +5,9 @@
 #include <thread>
 #include <vector>
 
+#include <fcntl.h>
 #include <nlohmann/json.hpp>
+#include <poll.h>
 #include <unistd.h>
 
 #include "common/telemetry/log_format.h"
@@ -143,6 +145,33 @@ TEST_CASE("lines of several threads stay whole", "[telemetry][unit]") {
     CHECK(nlohmann::json::accept(line));
   }
   CHECK(count == 200);
+}
+
+TEST_CASE("a line is written whole into a pipe that does not block", "[telemetry][unit]") {
+  int ends[2];
+  REQUIRE(::pipe2(ends, O_NONBLOCK) == 0);
+  // Less than a line takes.
+  REQUIRE(::fcntl(ends[1], F_SETPIPE_SZ, 4'096) > 0);
+  Configure({.format = Format::kJson, .descriptor = ends[1]});
+  std::string all;
+  std::thread reader([&all, from = ends[0]] {
+    pollfd wanted{.fd = from, .events = POLLIN, .revents = 0};
+    char buffer[1'000];
+    while (!all.ends_with('\n') && ::poll(&wanted, 1, 10'000) > 0) {
+      const ssize_t got = ::read(from, buffer, sizeof buffer);
+      if (got == 0) return;
+      if (got > 0) all.append(buffer, static_cast<std::size_t>(got));
+    }
+  });
+
+  Info("{}", std::string(15'000, 'x'));
+  Configure({});
+  ::close(ends[1]);
+  reader.join();
+  ::close(ends[0]);
+
+  REQUIRE(nlohmann::json::accept(all));
+  CHECK(nlohmann::json::parse(all)["msg"] == std::string(15'000, 'x'));
 }
 
 TEST_CASE("levels are read by name", "[telemetry][unit]") {

@@ -1,5 +1,7 @@
 #include "common/tls/certificate.h"
 
+#include <openssl/asn1.h>
+#include <openssl/x509.h>
 #include <sys/stat.h>
 
 #include "tests/support/catch.h"
@@ -39,6 +41,24 @@ TEST_CASE("a certificate says who its holder is, where and until when", "[tls][u
   CHECK(CheckPeriod(**certificate, period.from + 1min, "it").ok());
   CHECK(Says(CheckPeriod(**certificate, period.until + 1min, "it"), "it has expired at "));
   CHECK(Says(CheckPeriod(**certificate, period.from - 1min, "it"), "it is not valid before "));
+}
+
+TEST_CASE("a certificate may have no end, or one later than clocks go", "[tls][unit]") {
+  const Certificates folder;
+  const auto issued = Issue(folder.authority(), {.holder = kAna, .period = Certificates::Valid()});
+  REQUIRE(issued.ok());
+  const auto certificate = ParseCertificate(issued->certificate, "it");
+  REQUIRE(certificate.ok());
+  const auto now = std::chrono::system_clock::now();
+  for (const char* until : {"99991231235959Z", "22990101000000Z"}) {
+    INFO(until);
+    REQUIRE(ASN1_TIME_set_string(X509_getm_notAfter(certificate->get()), until) == 1);
+    REQUIRE(ASN1_TIME_set_string(X509_getm_notBefore(certificate->get()), "500101000000Z") == 1);
+
+    CHECK(CheckPeriod(**certificate, now, "it") == Ok());
+    const Period period = PeriodOf(**certificate);
+    CHECK(period.until - period.from > period.until - now);
+  }
 }
 
 TEST_CASE("what would be no sound certificate is not issued, and it is said why", "[tls][unit]") {

@@ -2,6 +2,7 @@
 #include "services/worker/launch_host.h"
 
 #include <condition_variable>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <future>
@@ -50,6 +51,9 @@ struct HostFixture : AttachHandler {
     void Write(v1::DaemonMessage message) override {
       const std::lock_guard lock(owner_.mutex);
       if (message.has_result()) owner_.answers[message.result().command_id()] = message.result();
+      if (message.launched().kind() == v1::LaunchEvent::KIND_EXITED) {
+        owner_.ended = message.launched().how();
+      }
       owner_.changed.notify_all();
     }
     std::size_t Pending() const override { return 0; }
@@ -62,6 +66,8 @@ struct HostFixture : AttachHandler {
   std::mutex mutex;
   std::condition_variable changed;
   std::map<std::uint64_t, v1::CommandResult> answers;
+  // How a launched process has ended.
+  std::string ended;
   bool fetching = false;
   bool may_go_on = false;
   std::uint64_t next_command = 1;
@@ -146,6 +152,27 @@ struct HostFixture : AttachHandler {
     }
     return Say(command);
   }
+  // How a process ends that runs this shell script with the variable EMPTY set to nothing.
+  std::string EndOf(const std::string& script) {
+    v1::Command prepare;
+    prepare.mutable_prepare_launch()->set_job_id("e");
+    prepare.mutable_prepare_launch()->set_launch(5);
+    prepare.mutable_prepare_launch()->set_addresses(1);
+    v1::LaunchSpec& spec = *prepare.mutable_prepare_launch()->mutable_spec();
+    spec.set_command("sh");
+    spec.add_arguments("-c");
+    spec.add_arguments(script);
+    (*spec.mutable_environment())["EMPTY"] = "";
+    REQUIRE(AnswerTo(Say(prepare)));
+    v1::Command start;
+    start.mutable_start_launch()->set_job_id("e");
+    start.mutable_start_launch()->set_launch(5);
+    start.mutable_start_launch()->add_processes()->mutable_task()->set_type("worker");
+    REQUIRE(AnswerTo(Say(start)));
+    std::unique_lock lock(mutex);
+    (void)changed.wait_for(lock, kLongest, [this] { return !ended.empty(); });
+    return ended;
+  }
   // Nothing after a long time: it is not answered.
   std::optional<v1::CommandResult> AnswerTo(std::uint64_t command) {
     std::unique_lock lock(mutex);
@@ -194,6 +221,16 @@ TEST_CASE_METHOD(HostFixture, "A launch is told who is there while files of anot
   std::string text;
   std::getline(std::ifstream(dir / "launches/k.workers"), text);
   CHECK(text == "those");
+}
+
+TEST_CASE_METHOD(HostFixture, "A variable that a job sets to nothing is set and hides the worker's",
+                 "[services][launch]") {
+  ::setenv("EMPTY", "the worker's", 1);
+
+  const std::string how = EndOf(R"(test "${EMPTY-unset}" = "" && exit 7)");
+  ::unsetenv("EMPTY");
+
+  CHECK(how == "exit code 7");
 }
 
 }  // namespace

@@ -53,6 +53,32 @@ TEST_CASE("a job says how long it is exactly once", "[config][unit]") {
   ExpectStart(After([](v1::JobSpec& s) { s.set_batch_size(1 << 21); }), "batch_size: at most ");
 }
 
+TEST_CASE("no path of a job has a zero byte", "[config][unit]") {
+  CHECK(After([](v1::JobSpec& s) {
+          s.mutable_model()->Clear();
+          s.mutable_model()->set_archive({'a', '\0'});
+          s.mutable_checkpoint()->set_directory({'a', '\0'});
+        }) ==
+        "model.archive: the path has a zero byte\n"
+        "checkpoint.directory: the path has a zero byte");
+}
+
+TEST_CASE("how often a job is saved and evaluated has a limit", "[config][unit]") {
+  CHECK(After([](v1::JobSpec& s) {
+          s.mutable_checkpoint()->set_every_steps(std::uint64_t{1} << 40);
+          *s.mutable_evaluation()->mutable_data() = s.data();
+          s.mutable_evaluation()->set_every_epochs(1'000'000);
+        }) == "");
+  ExpectStart(
+      After([](v1::JobSpec& s) { s.mutable_checkpoint()->set_every_steps(~std::uint64_t{0}); }),
+      "checkpoint.every_steps: at most 1099511627776; given 18446744073709551615");
+  ExpectStart(After([](v1::JobSpec& s) {
+                *s.mutable_evaluation()->mutable_data() = s.data();
+                s.mutable_evaluation()->set_every_epochs(1'000'001);
+              }),
+              "evaluation.every_epochs: at most 1000000; given 1000001");
+}
+
 TEST_CASE("a job has one model and one reader", "[config][unit]") {
   ExpectStart(After([](v1::JobSpec& s) { s.mutable_model()->set_archive("m.pt"); }),
               "model: exactly one of forward (TorchScript source) and archive");
