@@ -61,12 +61,25 @@ std::vector<Entry> DecodedCopies(const std::string& directory) {
   return entries;
 }
 
-// Removes a copy unless some process has it mapped (each holds a shared lock on it).
+// Whether what is open as `fd` is still what `path` names.
+bool IsAt(int fd, const fs::path& path) {
+  struct stat open = {};
+  struct stat named = {};
+  return ::fstat(fd, &open) == 0 && ::stat(path.c_str(), &named) == 0 &&
+         open.st_ino == named.st_ino && open.st_dev == named.st_dev;
+}
+
+// Removes a copy unless some process has it mapped or is writing it (each holds a shared lock on
+// it): what a process left half written that was killed goes, too.
 bool RemoveUnused(const fs::path& path) {
+  // What is not there any more has been removed by another process, or, half written, become a
+  // copy.
+  const bool half = path.extension() != fmt::format(".{}", kDecoded);
   const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  if (fd < 0) return errno == ENOENT;
-  const bool removed =
-      ::flock(fd, LOCK_EX | LOCK_NB) == 0 && (::unlink(path.c_str()) == 0 || errno == ENOENT);
+  if (fd < 0) return errno == ENOENT && !half;
+  bool removed = ::flock(fd, LOCK_EX | LOCK_NB) == 0;
+  // Nor is the name always still its own.
+  if (removed) removed = IsAt(fd, path) ? ::unlink(path.c_str()) == 0 || errno == ENOENT : !half;
   ::close(fd);
   return removed;
 }
@@ -86,9 +99,19 @@ class Cache::Writer {
     ::unlink(temporary_.c_str());
   }
 
+  // Its lock says that somebody writes it: who makes room removes what has none, which this one may
+  // be until it is locked.
   Status Open() {
-    fd_ = ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
-    return fd_ < 0 ? Failure("create") : Ok();
+    // Not for ever: there are file systems whose answers differ.
+    for (int attempt = 0; attempt < 10; ++attempt) {
+      if (fd_ >= 0) ::close(fd_);
+      fd_ = ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+      if (fd_ < 0) return Failure("create");
+      while (::flock(fd_, LOCK_SH) != 0 && errno == EINTR) {
+      }
+      if (IsAt(fd_, temporary_)) break;
+    }
+    return Ok();
   }
 
   Status Write(std::span<const std::byte> bytes) {
@@ -170,16 +193,11 @@ Status Cache::ForEachLocked(std::span<const SourceFile> files,
 }
 
 Result<Mapping> Cache::Content(const SourceFile& file) const {
-  if (file.compression == Compression::kNone) {
-    MUSTER_TRY_ASSIGN(Mapping plain, Mapping::Open(file.path));
-    // Indexes go by the size that was seen first.
-    if (plain.bytes().size() == file.size) return plain;
-    return DataLoss("{} on host {}: changed from {} to {} bytes while the job opened it", file.path,
-                    HostName(), file.size, plain.bytes().size());
-  }
+  if (file.compression == Compression::kNone) return Mapping::Open(file);
   const std::string path = EntryPath(file, kDecoded);
   int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  if (fd < 0) {
+  // Until it is open, another process that makes room may remove it.
+  for (int attempt = 0; fd < 0 && errno == ENOENT && attempt < 3; ++attempt) {
     MUSTER_TRY(Decode(file));
     fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
   }
@@ -193,7 +211,7 @@ Result<Mapping> Cache::Content(const SourceFile& file) const {
 
 Status Cache::Decode(const SourceFile& file) const {
   RemoveStale(file, kDecoded);
-  MUSTER_TRY_ASSIGN(const Mapping compressed, Mapping::Open(file.path));
+  MUSTER_TRY_ASSIGN(const Mapping compressed, Mapping::Open(file));
   Writer writer(EntryPath(file, kDecoded));
   MUSTER_TRY(writer.Open());
   std::uint64_t unchecked = kStride;  // so that the first piece is looked at
@@ -219,7 +237,6 @@ Status Cache::MakeRoom(const SourceFile& file, std::uint64_t more) const {
   std::sort(entries.begin(), entries.end(),
             [](const Entry& a, const Entry& b) { return a.used < b.used; });
   for (const Entry& entry : entries) {
-    if (entry.path.extension() != fmt::format(".{}", kDecoded)) continue;  // being written
     if (RemoveUnused(entry.path)) used -= std::min(used, entry.size);
     if (used <= options_.limit_bytes) return Ok();
   }

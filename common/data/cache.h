@@ -4,7 +4,8 @@
 // An entry belongs to one state of one source file (path, size, modification time); a file that has
 // changed gets a new entry and its old ones are removed. Entries are written beside their place and
 // renamed, by whoever holds the file's lock, so a reader sees whole entries only. Decoded copies
-// are bounded: the least recently used ones that no process has mapped make room for new ones.
+// are bounded: the least recently used ones that no process has mapped make room for new ones, as
+// does what a killed process left half written.
 //
 // Threading: any thread. Lifetime: none; mappings outlive it.
 #pragma once
@@ -48,7 +49,8 @@ class Cache {
 
   // The content of `file`: mapped as it stands or, compressed, its decoded copy, made if need be.
   // Call it under the file's lock.
-  //   kDataLoss: cut short or damaged.  kResourceExhausted: over the limit, or the disk is full.
+  //   kDataLoss: cut short or damaged, or changed since it was found.  kResourceExhausted: over the
+  //   limit, or the disk is full.
   Result<Mapping> Content(const SourceFile& file) const;
 
   // The entry of `file` called `kind`, a short name; empty when there is none.

@@ -15,6 +15,7 @@
 #include <unistd.h>
 
 #include "common/base/host_name.h"
+#include "common/base/wall_time.h"
 
 namespace muster::data {
 namespace {
@@ -74,6 +75,17 @@ std::optional<Packed> PackedAs(std::string_view head) {
   return std::nullopt;
 }
 
+// In nanoseconds.
+std::int64_t TimeOf(const struct stat& info) {
+  return info.st_mtim.tv_sec * 1'000'000'000LL + info.st_mtim.tv_nsec;
+}
+
+Result<int> OpenToRead(const std::string& path) {
+  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (fd < 0) return FromErrno(errno, fmt::format("{} on host {}", path, HostName()));
+  return fd;
+}
+
 constexpr std::size_t kHead = 16;
 
 // Up to kHead bytes at `offset`; nullopt when they cannot be read.
@@ -120,7 +132,7 @@ Result<SourceFile> Inspect(const std::string& path) {
   if (!head.has_value()) return DataLoss("{} on host {}: cannot be read", path, HostName());
 
   SourceFile file{.path = path, .size = static_cast<std::uint64_t>(info.st_size)};
-  file.mtime_ns = info.st_mtim.tv_sec * 1'000'000'000LL + info.st_mtim.tv_nsec;
+  file.mtime_ns = TimeOf(info);
   file.device = info.st_dev;
   file.inode = info.st_ino;
   file.compression = compression;
@@ -184,10 +196,28 @@ Mapping::~Mapping() {
 }
 
 Result<Mapping> Mapping::Open(const std::string& path) {
-  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  if (fd < 0) return FromErrno(errno, fmt::format("{} on host {}", path, HostName()));
+  MUSTER_TRY_ASSIGN(const int fd, OpenToRead(path));
   MUSTER_TRY_ASSIGN(Mapping mapping, Adopt(fd, path));
   ::close(std::exchange(mapping.fd_, -1));
+  return mapping;
+}
+
+Result<Mapping> Mapping::Open(const SourceFile& file) {
+  MUSTER_TRY_ASSIGN(const int fd, OpenToRead(file.path));
+  MUSTER_TRY_ASSIGN(Mapping mapping, Adopt(fd, file.path));
+  // By the descriptor: its name may lead to another file by now.
+  struct stat info = {};
+  if (::fstat(fd, &info) != 0) return FromErrno(errno, fmt::format("stat {}", file.path));
+  ::close(std::exchange(mapping.fd_, -1));
+  if (mapping.size_ != file.size) {
+    return DataLoss("{} on host {}: changed from {} to {} bytes while the job opened it", file.path,
+                    HostName(), file.size, mapping.size_);
+  }
+  if (TimeOf(info) != file.mtime_ns) {
+    return DataLoss("{} on host {}: changed while the job opened it: last written {}, {} before",
+                    file.path, HostName(), UtcTextOfNanos(TimeOf(info)),
+                    UtcTextOfNanos(file.mtime_ns));
+  }
   return mapping;
 }
 

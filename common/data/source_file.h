@@ -43,6 +43,9 @@ class Mapping {
 
   //   kNotFound, kPermissionDenied...: from the system.
   static Result<Mapping> Open(const std::string& path);
+  // The file that was found, and no other: what is kept of it goes by the size and time of then.
+  //   kDataLoss: its size or time has changed since.
+  static Result<Mapping> Open(const SourceFile& file);
   // Maps the open file `fd` and owns it from now on: locks taken on it live as long as the mapping.
   static Result<Mapping> Adopt(int fd, const std::string& path);
 

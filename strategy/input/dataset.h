@@ -214,7 +214,7 @@ class Dataset {
   bool operator==(const Dataset&) const = default;
 
   // From the beginning, or from a position of an iterator of a dataset that was built in the same
-  // way, in this process or another.
+  // way, in this process or another: the passes that follow are those that would have followed it.
   //   INVALID_ARGUMENT: no position.  FAILED_PRECONDITION: of another dataset.
   DatasetIterator<T> iterator(std::optional<std::string> position = std::nullopt) const {
     return DatasetIterator<T>(internal::Cursor(graph_, std::move(position)));

@@ -8,7 +8,6 @@
 // a function, each replica takes whole elements. docs/input.md has the rules.
 #pragma once
 
-#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -93,11 +92,14 @@ class DistributedDataset {
   using value_type = PerReplica<T>;
 
   explicit DistributedDataset(internal::InputPlanPtr plan)
-      : plan_(std::move(plan)), passes_(std::make_shared<std::atomic<std::uint64_t>>(0)) {}
+      : plan_(std::move(plan)), passes_(std::make_shared<internal::Passes>()) {}
 
-  // A new pass; each has an order of its own where the dataset reshuffles. Or on from a position.
+  // A new pass; each has an order of its own where the dataset reshuffles. Or on from a position:
+  // the passes after that one are those that would have come after it.
   DistributedIterator<T> iterator(const std::optional<std::string>& position = std::nullopt) const {
-    return DistributedIterator<T>(internal::StepReader(plan_, (*passes_)++, position));
+    internal::StepReader reader(plan_, position ? 0 : passes_->begin(), position);
+    if (position) passes_->go_on(reader.pass());
+    return DistributedIterator<T>(std::move(reader));
   }
   InputRange<PerReplica<T>, DistributedIterator<T>> begin() const {
     return InputRange<PerReplica<T>, DistributedIterator<T>>(iterator());
@@ -109,8 +111,9 @@ class DistributedDataset {
   std::optional<std::vector<TensorSpec>> element_spec() const {
     return internal::element_spec(*plan_);
   }
-  // Elements of this one's steps index, index + num_shards, ...: replicas take whole elements.
-  // Only of a dataset, not from a function (UNIMPLEMENTED).
+  // The dataset's elements index, index + num_shards, ..., or by its policy its files, what it
+  // marks, or (OFF) all; replicas take whole elements. Only of a dataset, not from a function
+  // (UNIMPLEMENTED).
   DistributedDataset auto_shard(int num_shards, int index) const {
     return DistributedDataset(internal::shard_plan(*plan_, num_shards, index));
   }
@@ -119,7 +122,7 @@ class DistributedDataset {
 
  private:
   internal::InputPlanPtr plan_;
-  std::shared_ptr<std::atomic<std::uint64_t>> passes_;  // that were begun
+  std::shared_ptr<internal::Passes> passes_;
 };
 
 // Global batches over the replicas of `strategy` and, with `workers`, of other workers' strategies.

@@ -42,6 +42,17 @@ torch::Tensor to_tensor(const data::Column& column) {
   return torch::from_blob(memory, column.info.shape, [owner = column.owner](void*) {}, options);
 }
 
+torch::Tensor to_number(const data::Column& column) {
+  torch::Tensor tensor = to_tensor(column);
+  if (tensor.numel() != 1) {
+    raise(InvalidArgument(
+        "column {} has {}, and the dataset's type is one number; batches, and the empty ones of "
+        "replicas for which nothing is left, need tensors: map numbers to tensors before them",
+        data::ToText(column.info), Counted(static_cast<std::uint64_t>(tensor.numel()), "value")));
+  }
+  return tensor;
+}
+
 data::Column card_column(const data::Column& column, device::Place place) {
   const torch::NoGradGuard no_grad;
   const torch::Tensor there = copy_to(to_tensor(column), place);
@@ -76,6 +87,21 @@ std::string to_string_leaf(const data::Column& column) {
     raise(InvalidArgument("column {} is no string", data::ToText(column.info)));
   }
   return *column.as<std::string>();
+}
+
+void check_member(const std::string& path, const std::string& name, std::size_t count) {
+  if (count == 0) {
+    raise(InvalidArgument(
+        "'{}' of an element has no tensors: an empty list or map within a list or a map is lost; "
+        "leave it out, or give it a tensor without rows",
+        join_path(path, name)));
+  }
+  if (name.find('/') != std::string::npos) {
+    raise(InvalidArgument(
+        "key '{}' of an element: keys of a map of lists, maps or structures have no '/', which "
+        "stands between the names of a column",
+        name));
+  }
 }
 
 void raise_columns(const data::Element& element, std::size_t used) {

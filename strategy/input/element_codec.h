@@ -29,6 +29,8 @@ inline constexpr const char* kOnlyColumn = "value";
 // A view of the column's memory, which it keeps alive; of a card_column() its tensor.
 // INVALID_ARGUMENT: a column of strings.
 torch::Tensor to_tensor(const data::Column& column);
+// The tensor of a column that is one number. INVALID_ARGUMENT: it has no value, or several.
+torch::Tensor to_number(const data::Column& column);
 // The same values on a GPU (`place` as Destinations numbers devices): nothing but to_tensor() can
 // read such a column.
 data::Column card_column(const data::Column& column, device::Place place);
@@ -38,6 +40,9 @@ std::string to_string_leaf(const data::Column& column);
 data::Column to_column(std::string name, const std::string& text);
 // INTERNAL: the element has no further column for a leaf, or more columns than leaves.
 [[noreturn]] void raise_columns(const data::Element& element, std::size_t used);
+// INVALID_ARGUMENT: a member of a list or a map of lists, maps or structures whose columns, `count`
+// of them, would not tell which one they are of.
+void check_member(const std::string& path, const std::string& name, std::size_t count);
 torch::ScalarType scalar_type(DType dtype);
 
 inline std::string join_path(const std::string& path, const std::string& name) {
@@ -73,11 +78,9 @@ class ElementPacker {
     } else if constexpr (is_element_leaf<T>) {
       element_.columns.push_back(to_column(name, nest::to_tensor(value)));
     } else if constexpr (nest::IsVector<T>::value) {
-      for (std::size_t i = 0; i < value.size(); ++i) {
-        add(join_path(path, std::to_string(i)), value[i]);
-      }
+      for (std::size_t i = 0; i < value.size(); ++i) add_member(path, std::to_string(i), value[i]);
     } else if constexpr (nest::IsMap<T>::value) {
-      for (const auto& [key, one] : value) add(join_path(path, key), one);
+      for (const auto& [key, one] : value) add_member(path, key, one);
     } else if constexpr (nest::IsTuple<T>::value) {
       add_tuple(path, value);
     } else if constexpr (nest::Tied<T>) {
@@ -87,6 +90,14 @@ class ElementPacker {
   data::Element take() { return std::move(element_); }
 
  private:
+  template <class T>
+  void add_member(const std::string& path, const std::string& name, const T& value) {
+    const std::size_t before = element_.columns.size();
+    add(join_path(path, name), value);
+    if constexpr (!is_element_leaf<T>) {
+      check_member(path, name, element_.columns.size() - before);
+    }
+  }
   template <class Tuple>
   void add_tuple(const std::string& path, const Tuple& tuple) {
     const auto each = [&]<std::size_t... I>(std::index_sequence<I...>) {
@@ -109,7 +120,7 @@ class ElementUnpacker {
     } else if constexpr (std::is_same_v<T, std::string>) {
       return to_string_leaf(next());
     } else if constexpr (std::is_arithmetic_v<T>) {
-      return to_tensor(next()).item<T>();
+      return to_number(next()).item<T>();
     } else if constexpr (nest::IsVector<T>::value) {
       T values;
       while (below(path)) values.push_back(get<typename T::value_type>(child(path, false)));
@@ -118,9 +129,10 @@ class ElementUnpacker {
       static_assert(std::is_same_v<typename T::key_type, std::string>, "keys are strings");
       using Value = typename T::mapped_type;
       T values;
-      while (below(path)) {
-        const std::string one = child(path, is_element_leaf<Value>);
-        values.emplace(one.substr(path.empty() ? 0 : path.size() + 1), get<Value>(one));
+      while (below(path) || (is_element_leaf<Value> && at(path))) {
+        const std::string one = at(path) ? path : child(path, is_element_leaf<Value>);
+        std::string key = at(path) ? kOnlyColumn : one.substr(path.empty() ? 0 : path.size() + 1);
+        values.emplace(std::move(key), get<Value>(one));
       }
       return values;
     } else if constexpr (nest::IsTuple<T>::value) {
@@ -157,6 +169,12 @@ class ElementUnpacker {
     const std::string& name = element_.columns[used_].info.name;
     return path.empty() || (name.size() > path.size() && name[path.size()] == '/' &&
                             std::string_view(name).substr(0, path.size()) == path);
+  }
+  // Whether it is what a zip or a window makes of the key kOnlyColumn of a map: they know no maps,
+  // and take it for an element that is one leaf.
+  bool at(const std::string& path) const {
+    return !path.empty() && used_ < element_.columns.size() &&
+           element_.columns[used_].info.name == path;
   }
   // Its name to the end, or to the next '/' after `path`.
   std::string child(const std::string& path, bool whole) const {

@@ -1,6 +1,5 @@
 #include "strategy/input/graph.h"
 
-#include <atomic>
 #include <ostream>
 #include <utility>
 
@@ -29,8 +28,14 @@ data::ExpandFunction expanding(Graph::ExpandFunction function) {
 struct Graph::State {
   explicit State(data::Pipeline p) : pipeline(std::move(p)) {}
   const data::Pipeline pipeline;
-  mutable std::atomic<std::uint64_t> passes = 0;  // that were begun
+  mutable Passes passes;
 };
+
+void Passes::go_on(std::uint64_t pass) {
+  std::uint64_t next = next_;
+  while (next <= pass && !next_.compare_exchange_weak(next, pass + 1)) {
+  }
+}
 
 Graph::Graph(data::Pipeline pipeline) : state_(std::make_shared<State>(std::move(pipeline))) {
   raise_unless_ok(state_->pipeline.status());
@@ -129,13 +134,15 @@ std::string Graph::to_string() const { return data::ToText(*pipeline().node()); 
 Graph Graph::indexed() const { return Graph(value_of(data::Indexed(pipeline()))); }
 std::string Graph::start() const { return value_of(data::Iterator::Make(pipeline()))->Position(); }
 const data::Pipeline& Graph::pipeline() const { return state_->pipeline; }
-std::uint64_t Graph::next_pass() const { return state_->passes++; }
+Passes& Graph::passes() const { return state_->passes; }
 
 Cursor::Cursor(const Graph& graph, std::optional<std::string> position) {
+  const bool goes_on = position.has_value();
   iterator_ =
-      value_of(data::Iterator::Make(graph.pipeline(), {.pass = graph.next_pass(),
+      value_of(data::Iterator::Make(graph.pipeline(), {.pass = goes_on ? 0 : graph.passes().begin(),
                                                        .position = std::move(position),
                                                        .on_thread_start = on_pipeline_thread}));
+  if (goes_on) graph.passes().go_on(iterator_->pass());
 }
 Cursor::~Cursor() = default;
 Cursor::Cursor(Cursor&&) noexcept = default;

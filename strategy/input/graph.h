@@ -6,6 +6,7 @@
 // Threading: a Graph is a value, shared and never changed; any thread.
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <functional>
@@ -53,6 +54,17 @@ struct PaddedBatchOptions {
 };
 
 namespace internal {
+
+// The passes over one dataset, numbered from 0. Threading: any thread.
+class Passes {
+ public:
+  std::uint64_t begin() { return next_++; }
+  // A position goes on with `pass`: those that begin now come after it, as they would have there.
+  void go_on(std::uint64_t pass);
+
+ private:
+  std::atomic<std::uint64_t> next_ = 0;
+};
 
 // A value, as Dataset is: a step makes a new one. Errors of all of them are thrown: the steps'
 // INVALID_ARGUMENT, NOT_FOUND of list_files().
@@ -110,8 +122,7 @@ class Graph {
   std::string start() const;
 
   const data::Pipeline& pipeline() const;
-  // Numbers the passes over this graph, from 0.
-  std::uint64_t next_pass() const;
+  Passes& passes() const;
 
  private:
   struct State;

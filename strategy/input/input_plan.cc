@@ -270,6 +270,13 @@ InputPlanPtr plan_dataset(Strategy& strategy, const Graph& graph, const InputOpt
         Counted(files, "file"), count, count - files, Agreeing(count - files, "has", "have")));
     log::Warning("{}", plan.warnings.back());
   }
+  if (!sharded.drawn_order.empty()) {
+    plan.warnings.push_back(fmt::format(
+        "auto-sharding a dataset over {} workers: {} has no seed, so each process has an order of "
+        "its own, and some elements are read by several of them, some by none; give it a seed",
+        plan.workers.count, sharded.drawn_order));
+    log::Warning("{}", plan.warnings.back());
+  }
   plan.original = graph.pipeline();
   finish_plan(plan, {sharded.pipeline});
   return std::make_shared<const InputPlan>(std::move(plan));

@@ -163,6 +163,8 @@ std::string StepReader::save_position() const {
   return position;
 }
 
+std::uint64_t StepReader::pass() const { return state_->iterators.front()->pass(); }
+
 const InputPlan& StepReader::plan() const { return *state_->plan; }
 
 void raise_empty_optional() {

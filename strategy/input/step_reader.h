@@ -31,7 +31,7 @@ InputPlanPtr plan_dataset(Strategy& strategy, const Graph& graph, const InputOpt
 InputPlanPtr plan_from_function(Strategy& strategy,
                                 const std::function<Graph(const InputContext&)>& dataset_fn,
                                 const InputOptions& options, InputWorkers workers);
-// The dataset of `plan` before it was distributed, unsplit and reduced to a shard by data.
+// The dataset of `plan` before it was distributed, unsplit and reduced to a shard by its policy.
 InputPlanPtr shard_plan(const InputPlan& plan, int num_shards, int index);
 
 std::optional<std::vector<TensorSpec>> element_spec(const InputPlan& plan);
@@ -55,6 +55,8 @@ class StepReader {
   //   INVALID_ARGUMENT: in a replica function ("should be called from outside of replica_fn").
   std::optional<std::vector<data::Element>> next();
   std::string save_position() const;
+  // The position's, or what it was made with.
+  std::uint64_t pass() const;
   const InputPlan& plan() const;
 
  private:

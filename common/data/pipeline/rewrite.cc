@@ -16,21 +16,49 @@ NodePtr OverInputs(const NodePtr& node, const std::function<NodePtr(const NodePt
   return node->WithInputs(std::move(inputs));
 }
 
-// A shard goes below every step that works the same on fewer files, so next to their source where
-// it can: a shuffle above it then orders each worker's own files, whatever its seed.
-NodePtr ShardNames(const NodePtr& node, const Shard& shard) {
-  const auto below = [&](const NodePtr& input) { return ShardNames(input, shard); };
-  switch (node->kind()) {
+// Whether a step works the same on fewer files.
+bool PassesShard(const Node& node) {
+  switch (node.kind()) {
     case NodeKind::kShuffle:
     case NodeKind::kMap:
     case NodeKind::kPrefetch:
     case NodeKind::kCache:
     case NodeKind::kOptions:
     case NodeKind::kRepeat:
-      return OverInputs(node, below);
+      return true;
     default:
-      return MakeShard(node, shard.workers, shard.index, /*checked=*/false);
+      return false;
   }
+}
+
+// A shard goes below every step that works the same on fewer files, so next to their source where
+// it can: a shuffle above it then orders each worker's own files, whatever its seed.
+NodePtr ShardNames(const NodePtr& node, const Shard& shard) {
+  if (!PassesShard(*node)) {
+    return MakeShard(node, shard.workers, shard.index, /*checked=*/false);
+  }
+  return OverInputs(node, [&](const NodePtr& input) { return ShardNames(input, shard); });
+}
+
+// The step whose order was drawn, so that whoever builds the pipeline has another; empty: there is
+// none.
+std::string DrawnOrder(const Node& node) {
+  const bool orders = node.kind() == NodeKind::kShuffle || node.kind() == NodeKind::kSample;
+  if (orders && node.drawn_seed()) return node.Describe();
+  for (const NodePtr& input : node.inputs()) {
+    if (std::string step = DrawnOrder(*input); !step.empty()) return step;
+  }
+  return "";
+}
+
+// The same of what ShardFiles() shares out. `names`: `node` makes names for a reader above it.
+std::string DrawnOrderOfFiles(const Node& node, bool names = false) {
+  if (names && !PassesShard(node)) return DrawnOrder(node);
+  for (const NodePtr& input : node.inputs()) {
+    std::string step = DrawnOrderOfFiles(*input, names || node.facts().reads_files);
+    if (!step.empty()) return step;
+  }
+  return "";
 }
 
 bool HidesFiles(const Node& node) {
@@ -218,9 +246,9 @@ Result<Sharded> AutoShard(const Pipeline& pipeline, const Shard& shard,
   switch (choice.by) {
     case ShardBy::kFile:
       choice.files = FewestFiles(*node);
-      return Sharded{by_file, choice};
+      return Sharded{by_file, choice, DrawnOrderOfFiles(*node)};
     case ShardBy::kData:
-      return Sharded{ShardData(node, shard), choice};
+      return Sharded{ShardData(node, shard), choice, DrawnOrder(*node)};
     case ShardBy::kPlaceholder:
       return Sharded{FillIn(node, shard), choice};
     case ShardBy::kNothing:

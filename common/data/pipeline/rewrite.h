@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 
 #include "common/base/status.h"
 #include "common/data/pipeline/pipeline.h"
@@ -26,11 +27,15 @@ Result<Pipeline> RebatchForReplicas(const Pipeline& pipeline, const Shard& shard
 struct Sharded {
   Pipeline pipeline;
   ShardChoice choice;
+  // By file or data: the step below the shard that has drawn its order. Workers that each build the
+  // pipeline then share out different orders: some elements are read twice, some by nobody. Empty:
+  // there is none.
+  std::string drawn_order = {};
 };
 // Gives worker `shard` its part. FILE: shards the stream of file names of every branch, next to its
 // source; DATA: shards the elements before a trailing prefetch, and splits batches evenly first
 // where they were rebatched; HINT: fills in the placeholders; AUTO: FILE, else DATA. Without
-// `policy`: the innermost options step's, else AUTO.
+// `policy`: the last options step's, else AUTO.
 //   kNotFound: policy FILE and no reader of file names (or a step that hides it).  As CheckShard.
 Result<Sharded> AutoShard(const Pipeline& pipeline, const Shard& shard,
                           std::optional<AutoShardPolicy> policy = std::nullopt);

@@ -35,11 +35,7 @@ class Shuffle final : public NodeIterator {
   }
 
   Item Next() override {
-    while (!over_ && buffer_.size() < size_) {
-      MUSTER_TRY_ASSIGN(std::optional<Element> element, input_->Next());
-      over_ = !element.has_value();
-      if (element) buffer_.push_back(*std::move(element));
-    }
+    MUSTER_TRY(FillUp());
     if (buffer_.empty()) return std::nullopt;
     started_ = true;
     return Draw(buffer_, random_);
@@ -49,6 +45,14 @@ class Shuffle final : public NodeIterator {
   Result<std::int64_t> Skip(std::int64_t count) override {
     if (started_ || count == 0) return NodeIterator::Skip(count);
     std::int64_t length = source_->cardinality();
+    if (length == kUnknownCardinality && size_ > kFewNumbers) {
+      // A buffer may be far larger than the data: numbers of elements that there are not would fill
+      // the memory.
+      MUSTER_TRY(FillUp());
+      if (over_ || count <= static_cast<std::int64_t>(size_)) return NodeIterator::Skip(count);
+      buffer_.clear();
+      MUSTER_TRY(Open());
+    }
     for (int attempt = 0;; ++attempt) {
       const Replay replay = Simulate(count, length);
       MUSTER_TRY_ASSIGN(const std::optional<std::int64_t> shorter, Fill(replay));
@@ -68,6 +72,9 @@ class Shuffle final : public NodeIterator {
   }
 
  private:
+  // A buffer of so many takes no memory to speak of.
+  static constexpr std::size_t kFewNumbers = std::size_t{1} << 20;
+
   struct Replay {
     std::int64_t drawn = 0;
     std::int64_t consumed = 0;
@@ -75,6 +82,15 @@ class Shuffle final : public NodeIterator {
     std::vector<std::int64_t> numbers;  // in the buffer's order
     SplitMix64 random{0};
   };
+
+  Status FillUp() {
+    while (!over_ && buffer_.size() < size_) {
+      MUSTER_TRY_ASSIGN(std::optional<Element> element, input_->Next());
+      over_ = !element.has_value();
+      if (element) buffer_.push_back(*std::move(element));
+    }
+    return Ok();
+  }
 
   // `length` may be infinite or unknown, which is taken for infinite.
   Replay Simulate(std::int64_t count, std::int64_t length) const {

@@ -30,6 +30,8 @@ Result<R> call_user(const std::function<R()>& call) {
     return Unknown("{}", error.what_without_backtrace());
   } catch (const std::exception& error) {
     return data::FromException(error, "a function of the dataset");
+  } catch (...) {
+    return Unknown("a function of the dataset: it threw what is no std::exception");
   }
 }
 

@@ -4,6 +4,8 @@
 #include <atomic>
 #include <thread>
 
+#include <fcntl.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -117,6 +119,54 @@ TEST_CASE("what a killed process left half written is swept away", "[data][unit]
     CHECK(entry.path().string().find(".tmp") == std::string::npos);
   }
   CHECK(Decoded(files) == 1);
+}
+
+TEST_CASE("what a killed process left half written makes room, what is being written does not",
+          "[data][unit]") {
+  const TempFiles files;
+  v1::DataSpec spec = Numbers(files.Write("x.gz", Gzip(IdxNumbers(1000))));
+  spec.set_cache_bytes(6000);
+  // It belongs to another source, which nobody may ever read again.
+  std::filesystem::create_directories(files.CacheDirectory());
+  const std::string half = files.Write("cache/0123456789abcdef-0123456789abcdef.decoded.tmp12345",
+                                       std::string(5000, 'x'));
+  const int writer = ::open(half.c_str(), O_WRONLY | O_CLOEXEC);
+  REQUIRE(writer >= 0);
+  REQUIRE(::flock(writer, LOCK_SH) == 0);
+
+  CHECK(Contains(OpenError(spec, files), "RESOURCE_EXHAUSTED: " + files.Path("x.gz")));
+  CHECK(std::filesystem::exists(half));
+  ::close(writer);
+
+  CHECK(MustOpen(spec, files.Options(10))->examples() == 1000);
+  CHECK_FALSE(std::filesystem::exists(half));
+}
+
+TEST_CASE("a file that changes between being found and being read is data loss", "[data][unit]") {
+  const TempFiles files;
+  const auto cache = Cache::Open({.directory = files.CacheDirectory()});
+  REQUIRE(cache.ok());
+  for (const bool packed : {false, true}) {
+    INFO(packed);
+    const std::string content = packed ? Gzip(IdxNumbers(5)) : IdxNumbers(5);
+    const std::vector<std::string> paths = {files.Write("x", content)};
+    const auto found = FindFiles(paths);
+    REQUIRE(found.ok());
+    // Another file of the same size: only its time tells.
+    const auto time = std::filesystem::last_write_time(paths[0]);
+    std::filesystem::rename(files.Write("other", content), paths[0]);
+    std::filesystem::last_write_time(paths[0], time + 1s);
+
+    const Status changed = cache->Content(found->at(0)).status();
+
+    CHECK(changed.code() == StatusCode::kDataLoss);
+    CHECK(Contains(Message(changed), paths[0] + " on host"));
+    CHECK(Contains(Message(changed), "changed while the job opened it: last written 20"));
+    CHECK(Decoded(files) == 0);
+    files.Write("x", content + "more");
+    CHECK(Contains(Message(cache->Content(found->at(0)).status()), "changed from "));
+    std::filesystem::remove(paths[0]);
+  }
 }
 
 TEST_CASE("processes that race to prepare the same files all read the same", "[data][unit]") {

@@ -63,6 +63,74 @@ TEST_CASE("elements are what the program says they are", "[input][unit]") {
   CHECK(numbers(batches[1].label) == Numbers{3});
 }
 
+TEST_CASE("a map's key that is called like the column of a lone leaf keeps its name",
+          "[input][unit]") {
+  using Record = std::map<std::string, torch::Tensor>;
+  const auto keys = [](const Record& record) {
+    std::vector<std::string> names;
+    for (const auto& [key, tensor] : record) {
+      names.push_back(key + std::to_string(numbers(tensor)[0]));
+    }
+    return names;
+  };
+  const std::vector<std::vector<std::string>> all_keys{{"value"}, {"a", "value", "z"}};
+  for (const std::vector<std::string>& names : all_keys) {
+    const auto records = dataset::range(3).map([names](const torch::Tensor& n) {
+      Record record;
+      for (const std::string& name : names) record.emplace(name, n);
+      return record;
+    });
+    const auto expected = [&](int n) {
+      std::vector<std::string> texts;
+      for (const std::string& name : names) texts.push_back(name + std::to_string(n));
+      return texts;
+    };
+
+    CHECK(keys(all(records).at(1)) == expected(1));
+    CHECK(keys(std::get<1>(all(records.enumerate()).at(2))) == expected(2));
+    CHECK(std::get<0>(all(records.enumerate()).at(2)) == 2);
+    const auto twice = all(dataset::zip(dataset::range(3), records.enumerate())).at(1);
+    CHECK(keys(std::get<1>(std::get<1>(twice))) == expected(1));
+    const auto windows = all(records.window({.size = 2}));
+    REQUIRE(windows.size() == 2);
+    REQUIRE(windows[0].size() == 2);
+    CHECK(keys(windows[0][1]) == expected(1));
+    CHECK(keys(windows[1].at(0)) == expected(2));
+  }
+}
+
+TEST_CASE("a nest that its columns could not tell is refused", "[input][unit]") {
+  using Lists = std::vector<torch::Tensor>;
+  const torch::Tensor one = torch::ones({2});
+  const auto of = [](const auto& element) {
+    return all(dataset::from_elements<std::decay_t<decltype(element)>>({element})).at(0);
+  };
+
+  CHECK(throws(ErrorCode::kInvalidArgument, "'0' of an element has no tensors",
+               [&] { of(std::vector<Lists>{{}, {one}}); }));
+  CHECK(throws(ErrorCode::kInvalidArgument, "key 'a/b' of an element",
+               [&] { of(std::map<std::string, Lists>{{"a/b", {one}}, {"a/c", {one}}}); }));
+  // Leaves may be called so, and what has a place of its own may be empty.
+  CHECK(of(std::map<std::string, torch::Tensor>{{"a/b", one}, {"a/c", one}}).count("a/c") == 1);
+  CHECK(std::get<0>(of(std::tuple{Lists{}, Lists{one}})).empty());
+  CHECK(of(std::vector<Lists>{{one}, {one, one}}).at(1).size() == 2);
+}
+
+TEST_CASE("a dataset of numbers says that it has no batches of them", "[input][unit]") {
+  const auto counts =
+      dataset::range(3).map([](const torch::Tensor& n) { return n.item<std::int64_t>(); });
+  CHECK(all(counts) == std::vector<std::int64_t>{0, 1, 2});
+  CHECK(throws(ErrorCode::kInvalidArgument, "column value int64 [2] has 2 values",
+               [&] { (void)counts.batch(2).iterator().next(); }));
+  MirroredStrategy strategy(cpus(2));
+  auto steps = distribute_datasets_from_function(strategy, [&](const InputContext&) {
+                 return counts;
+               }).iterator();
+  CHECK(steps.get_next().values() == std::vector<std::int64_t>{0, 1});
+  CHECK(throws(ErrorCode::kInvalidArgument, "for which nothing is left",
+               [&] { (void)steps.get_next(); }));
+}
+
 TEST_CASE("every type of tensor goes through", "[input][unit]") {
   for (const auto type :
        {torch::kFloat, torch::kDouble, torch::kInt, torch::kLong, torch::kByte, torch::kBool,
@@ -289,6 +357,41 @@ TEST_CASE("a saved position gives the rest, in another program too", "[input][un
   CHECK_FALSE(restored.next().has_value());
   CHECK(code_of([&] { make().take(3).iterator(position); }) == ErrorCode::kFailedPrecondition);
   CHECK(code_of([&] { make().iterator("nonsense"); }) == ErrorCode::kInvalidArgument);
+}
+
+TEST_CASE("the passes after a restored one are those that would have followed", "[input][unit]") {
+  const auto make = [] { return dataset::range(50).shuffle(50, 3); };
+  const auto whole = make();
+  std::vector<Numbers> passes;
+  for (int pass = 0; pass < 4; ++pass) passes.push_back(flat(whole));
+  REQUIRE(passes[3] != passes[1]);
+  const auto stopped = make();
+  (void)flat(stopped);
+  (void)flat(stopped);
+  auto third = stopped.iterator();
+  CHECK(third.next()->item<int>() == passes[2][0]);
+  const std::string position = third.save_position();
+
+  const auto elsewhere = make();
+  for (const Dataset<>& dataset : {elsewhere, stopped}) {
+    CHECK(dataset.iterator(position).next()->item<int>() == passes[2][1]);
+    CHECK(flat(dataset) == passes[3]);
+  }
+  // An early position does not lead back to passes that have been.
+  CHECK(elsewhere.iterator(make().iterator().save_position()).next()->item<int>() == passes[0][0]);
+  CHECK(flat(elsewhere) != passes[1]);
+
+  OneDeviceStrategy strategy("CPU:1");
+  const auto first_of = [](const DistributedDataset<torch::Tensor>& data) {
+    return data.iterator().get_next()[0].item<int>();
+  };
+  const auto before = experimental_distribute_dataset(strategy, make());
+  (void)first_of(before);
+  (void)first_of(before);
+  const std::string place = before.iterator().save_position();
+  const auto after = experimental_distribute_dataset(strategy, make());
+  CHECK(after.iterator(place).get_next()[0].item<int>() == passes[2][0]);
+  CHECK(first_of(after) == passes[3][0]);
 }
 
 TEST_CASE("a saved position of a distributed iterator, at every step", "[input][unit]") {

@@ -57,6 +57,16 @@ TEST_CASE("take_while ends before the first element that fails", "[input][unit]"
                      })
                      .iterator();
   CHECK(throws(ErrorCode::kDataLoss, "bad element", [&] { (void)failing.next(); }));
+  // On the thread of a prefetch nobody else would catch it.
+  auto odd = dataset::range(3)
+                 .take_while([](const torch::Tensor& n) -> bool {
+                   if (n.item<int>() == 1) throw 42;  // NOLINT
+                   return true;
+                 })
+                 .prefetch(1)
+                 .iterator();
+  CHECK(odd.next()->item<int>() == 0);
+  CHECK(throws(ErrorCode::kUnknown, "no std::exception", [&] { (void)odd.next(); }));
 }
 
 TEST_CASE("window gives lists of elements, by size, shift and stride", "[input][unit]") {
@@ -275,6 +285,23 @@ TEST_CASE("fewer files than workers are worth a warning", "[input][unit]") {
   REQUIRE(warnings_of(3).size() == 1);
   CHECK(warnings_of(3)[0].find("2 files for 3 workers, so 1 of them has nothing to read") !=
         std::string::npos);
+}
+
+TEST_CASE("workers that share out an order without a seed are warned", "[input][unit]") {
+  MirroredStrategy strategy(cpus(1));
+  const auto warnings_of = [&](const Dataset<>& dataset, int workers) {
+    return experimental_distribute_dataset(
+               strategy,
+               dataset.batch(4).with_options({.auto_shard_policy = AutoShardPolicy::kData}), {},
+               {.count = workers, .index = 0, .link = InputLink::in_memory(workers)})
+        .warnings();
+  };
+
+  REQUIRE(warnings_of(dataset::range(64).shuffle(64), 2).size() == 1);
+  CHECK(warnings_of(dataset::range(64).shuffle(64), 2)[0].find(
+            "over 2 workers: shuffle(64) has no seed") != std::string::npos);
+  CHECK(warnings_of(dataset::range(64).shuffle(64, 1), 2).empty());
+  CHECK(warnings_of(dataset::range(64).shuffle(64), 1).empty());
 }
 
 }  // namespace

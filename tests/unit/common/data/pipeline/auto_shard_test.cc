@@ -265,6 +265,28 @@ TEST_CASE("the shards of two workers have nothing in common", "[pipeline][unit][
   }
 }
 
+TEST_CASE("an order that was drawn below the shard is told: no worker has another's",
+          "[pipeline][unit]") {
+  const auto drawn = [](const Pipeline& pipeline, AutoShardPolicy policy, int workers = 2) {
+    return AutoShard(pipeline, {.workers = workers, .index = 0}, policy).value().drawn_order;
+  };
+  const Pipeline shuffled = Files(10).Shuffle(10);
+  const Pipeline sampled = Pipeline::Sample({Range(4), Range(5)}, {.weights = {1, 1}});
+
+  CHECK(drawn(Range(9).Shuffle(4).Batch(2).Prefetch(1), kData) == "shuffle(4)");
+  CHECK(drawn(Range(9).Shuffle(4), kAuto) == "shuffle(4)");
+  CHECK(drawn(sampled, kData) == "sample(weights=[1, 1])");
+  CHECK(drawn(shuffled.FlatMap(ReadFile()), kData) == "shuffle(10)");
+  CHECK(drawn(shuffled.Take(4).FlatMap(ReadFile()), kFile) == "shuffle(10)");
+  CHECK(drawn(Range(9).Shuffle(4, Seeded(1)), kData).empty());
+  CHECK(drawn(Range(9).Batch(2), kData).empty());
+  // Each worker orders what is its own.
+  CHECK(drawn(shuffled.FlatMap(ReadFile()).Shuffle(7), kFile).empty());
+  // Nothing is shared out.
+  CHECK(drawn(Range(9).Shuffle(4), kOff).empty());
+  CHECK(drawn(Range(9).Shuffle(4), kData, 1).empty());
+}
+
 TEST_CASE("one worker by file: nothing is changed", "[pipeline][unit][spec][SHD-17]") {
   const Pipeline plain = Range(10).Batch(3);
   const Pipeline reader = Files(4).FlatMap(ReadFile());

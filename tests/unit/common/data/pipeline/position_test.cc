@@ -1,6 +1,10 @@
 #include <atomic>
 #include <functional>
 
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
 #include "muster/v1/job_spec.pb.h"
 #include "tests/support/catch.h"
 #include "tests/unit/common/data/pipeline/pipelines.h"
@@ -139,6 +143,40 @@ TEST_CASE("a shuffle whose input's length nobody knows", "[pipeline][unit]") {
     CheckPositions([=] { return Range(60).Filter(NotBy3()).Shuffle(buffer); }, 1, 7);
   }
 }
+
+// ThreadSanitizer and AddressSanitizer need more addresses than any limit leaves.
+#if !defined(__SANITIZE_THREAD__) && !defined(__SANITIZE_ADDRESS__)
+TEST_CASE("a shuffle whose buffer is far larger than data of unknown length takes no memory for it",
+          "[pipeline][unit]") {
+  const auto shuffled = [](std::int64_t buffer) {
+    return Range(60).Filter(NotBy3()).Shuffle(buffer, Seeded(3));
+  };
+  const Numbers whole = AllNumbers(shuffled(40));
+  const pid_t child = ::fork();
+  REQUIRE(child >= 0);
+  if (child == 0) {
+    const auto rest = [&]() noexcept {  // nothing of the child's goes back to the test
+      Numbers numbers;
+      const auto iterator = Iterator::Make(shuffled(std::int64_t{1} << 32).Skip(15));
+      while (iterator.ok()) {
+        const Item item = (*iterator)->Next();
+        if (!item.ok() || !*item) break;
+        numbers.push_back(Number(**item));
+      }
+      return numbers;
+    };
+    const rlimit limit{.rlim_cur = std::size_t{2} << 30, .rlim_max = std::size_t{2} << 30};
+    ::alarm(60);
+    ::_exit(::setrlimit(RLIMIT_AS, &limit) == 0 &&
+                    rest() == Numbers(whole.begin() + 15, whole.end())
+                ? 0
+                : 1);
+  }
+  int status = 0;
+  REQUIRE(::waitpid(child, &status, 0) == child);
+  CHECK(status == 0);
+}
+#endif
 
 TEST_CASE("going back costs no map, no record, and no element of a shuffle that is long gone",
           "[pipeline][unit]") {
