@@ -1,11 +1,15 @@
 #include "collectives/elastic/elastic_groups.h"
 
+#include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <random>
 #include <span>
 #include <string_view>
 #include <system_error>
+#include <thread>
 #include <utility>
+#include <vector>
 
 #include <sys/eventfd.h>
 
@@ -27,6 +31,8 @@ constexpr net::FrameKind kQuestion = net::kFirstOfProtocols;
 constexpr net::FrameKind kAnswer = net::kFirstOfProtocols + 1;
 // A live worker answers at once; this is for a busy host.
 constexpr Millis kAnswerWithin{300};
+// So many are asked at a time.
+constexpr int kAskedAtOnce = 16;
 // How often this worker looks around; later, when it has waited for a while.
 constexpr Millis kLook{20};
 constexpr Millis kLookLater{200};
@@ -236,7 +242,31 @@ Result<std::string> ElasticGroups::Ask(int worker, const Formation* formation) {
 
 bool ElasticGroups::IsToBeAsked(int worker) {
   const MutexLock lock(mutex_);
+  // Who has agreed to a group is awaited there, and not for long.
+  if (agreed_.has_value()) return false;
   return rendezvous_.IsToBeAsked(worker, steady_clock::now());
+}
+
+// Several at a time, since each that does not answer takes kAnswerWithin: a host that is lost may
+// have had many.
+void ElasticGroups::AskAll() {
+  const int others = options_.rules.workers - 1;
+  std::atomic<int> next{0};
+  const auto ask = [&] {
+    for (int i = next++; i < others; i = next++) {
+      // Not all workers begin with the same ones.
+      const int worker = (options_.rules.self + 1 + i) % options_.rules.workers;
+      if (IsToBeAsked(worker)) (void)Ask(worker, nullptr);
+    }
+  };
+  std::vector<std::jthread> helpers;
+  try {
+    while (static_cast<int>(helpers.size()) + 1 < std::min(others, kAskedAtOnce)) {
+      helpers.emplace_back(ask);
+    }
+  } catch (const std::system_error&) {  // no more threads: it takes longer
+  }
+  ask();
 }
 
 // Asks everybody. When this worker leads and all has been said: asks the members of the next group
@@ -244,9 +274,7 @@ bool ElasticGroups::IsToBeAsked(int worker) {
 Result<std::optional<Formation>> ElasticGroups::LookAround() {
   const int self = options_.rules.self;
   ReadWorkers();
-  for (int worker = 0; worker < options_.rules.workers; ++worker) {
-    if (worker != self && IsToBeAsked(worker)) (void)Ask(worker, nullptr);
-  }
+  AskAll();
   std::optional<Formation> next;
   {
     const MutexLock lock(mutex_);

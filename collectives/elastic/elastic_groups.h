@@ -97,6 +97,7 @@ class ElasticGroups {
   void AnswerOne(net::Accepted accepted);
   v1::ElasticAnswer AnswerTo(const v1::ElasticQuestion& question);
   bool IsToBeAsked(int worker);
+  void AskAll();
   // One question to another worker; what it answers is taken in.
   Result<std::string> Ask(int worker, const Formation* formation);
   // What came of this look around: a group to form.
@@ -107,7 +108,7 @@ class ElasticGroups {
   std::string host() const;
 
   const Options options_;
-  // For the thread that calls Form() alone.
+  // Written by the thread that calls Form() alone, while nobody is asked.
   std::vector<GroupMember> workers_;
   net::Identity identity_;
   net::Listener door_;

@@ -10,6 +10,8 @@
 
 #include <fmt/ranges.h>
 
+#include "common/base/time_left.h"
+
 namespace muster::collectives::nccl {
 namespace {
 
@@ -155,7 +157,7 @@ Status Communicator::Begin(const UniqueId& id) {
   MUSTER_TRY(library_.Check(
       library_.comm_init_rank_config(&comm_, group_.size(), id, group_.rank(), &config),
       "ncclCommInitRankConfig"));
-  const TimePoint deadline = Now() + options_.form_within;
+  const TimePoint deadline = After(options_.form_within);
   const Status status = Await([] { return true; }, deadline);
   if (status.code() != StatusCode::kDeadlineExceeded) return status;
   return DeadlineExceeded("NCCL has not connected all members in {} ms",
@@ -221,7 +223,7 @@ Status Communicator::AllReduce(std::span<const ReduceBuffer> buffers, const Stre
   Timeout limit = timeout && timeout->count() > 0 ? timeout : std::nullopt;
   if (options_.call_within)
     limit = std::min(limit.value_or(*options_.call_within), *options_.call_within);
-  const TimePoint deadline = limit ? Now() + *limit : TimePoint::max();
+  const TimePoint deadline = limit ? After(*limit) : TimePoint::max();
   failure_ = Agree(buffers, limit);
   if (failure_.ok()) {
     Status status = Launch(buffers, stream.handle);

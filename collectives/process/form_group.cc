@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <poll.h>
 #include <sys/eventfd.h>
@@ -41,7 +42,7 @@
 namespace muster::collectives {
 namespace {
 
-constexpr std::uint8_t kProtocol = 2;
+constexpr std::uint8_t kProtocol = 3;
 // A stranger that connects and says nothing is greeted that long.
 constexpr Millis kHandshake{2'000};
 // Connections that have not proved themselves, and how long they are left when there are more.
@@ -184,7 +185,8 @@ class Forming {
         peers_(spec.members.size()) {}
 
   Result<std::unique_ptr<Group>> Run() {
-    listeners_.push_back({.fd = net::Fd(::dup(listener_.fd.get())),
+    // No child of this process keeps the port.
+    listeners_.push_back({.fd = net::Fd(::fcntl(listener_.fd.get(), F_DUPFD_CLOEXEC, 0)),
                           .kind = listener_.kind,
                           .address = listener_.address});
     if (!listeners_.front().fd.valid()) return FromErrno(errno, "dup");

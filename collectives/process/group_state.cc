@@ -35,8 +35,18 @@ void GroupState::End(const Status& why) {
   if (failure_.ok() && !why.ok()) failure_ = why;
 }
 
+void GroupState::Compare(Progress mine) {
+  for (int r = 0; r < size() && mine.begun > 0; ++r) {
+    const Progress& theirs = peers_[static_cast<std::size_t>(r)].progress;
+    if (r == rank_ || theirs.begun != mine.begun || theirs.signature == mine.signature) continue;
+    return End(InvalidArgument("Shape mismatch: in operation {}, {} and {} call different things",
+                               mine.begun, task(rank_), task(r)));
+  }
+}
+
 GroupState::News GroupState::Tick(Progress mine, TimePoint now) {
   News news;
+  Compare(mine);
   if (!failure_.ok()) {
     if (!std::exchange(end_said_, true)) news.end = failure_;
     return news;

@@ -2,8 +2,9 @@
 // events and the time go in, what to tell the others comes out.
 //
 // A group is over for all with its first error: a member that is lost, one that leaves while others
-// still need it, an error of one member's call, a deadline. Every member is told by every other, so
-// that the news arrives whatever link breaks first. A group is never repaired; a new one is formed.
+// still need it, an error of one member's call, a deadline, members that call different things and
+// wait for each other. Every member is told by every other, so that the news arrives whatever link
+// breaks first. A group is never repaired; a new one is formed.
 //
 // Threading: not thread-safe.
 #pragma once
@@ -22,6 +23,8 @@ namespace muster::collectives {
 struct Progress {
   std::uint64_t begun = 0;
   std::uint64_t done = 0;
+  // What the one that was begun last is called with: the same on all members (signature.h).
+  std::uint64_t signature = 0;
   bool operator==(const Progress&) const = default;
 };
 
@@ -45,7 +48,9 @@ class GroupState {
   // An error of this member's own call. The first error of all counts.
   void Fail(const Status& why);
 
-  // The others have to know of `mine` when it has lasted: what stands still is seen by it.
+  // The others have to know of `mine` when it has lasted: what stands still is seen by it, and so
+  // are members in one operation who call different things, of which none may send the other
+  // anything.
   News Tick(Progress mine, TimePoint now);
 
   // kOk: the group lives. Else how it ended, the same code on every member.
@@ -69,6 +74,8 @@ class GroupState {
     bool left = false;
   };
   void End(const Status& why);
+  // Ends the group where another member calls something else in the same operation.
+  void Compare(Progress mine);
 
   const int rank_;
   const std::vector<std::string> tasks_;

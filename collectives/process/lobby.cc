@@ -120,7 +120,9 @@ std::vector<Watch::Link> Lobby::Leave() {
   End();
   const MutexLock lock(mutex_);
   std::vector<Watch::Link> links;
-  for (Guest& one : guests_) links.push_back({std::move(one.link), std::move(one.frames)});
+  for (Guest& one : guests_) {
+    links.push_back({std::move(one.link), std::move(one.frames), one.lost});
+  }
   return links;
 }
 

@@ -58,7 +58,7 @@ class Lobby {
   // kUnavailable: one of the ranks below `end` was lost.
   Status AnyLost(int end);
 
-  // Ends the thread. What members have said meanwhile comes along.
+  // Ends the thread. What members have said meanwhile comes along, and who was lost.
   std::vector<Watch::Link> Leave();
 
  private:

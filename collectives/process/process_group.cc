@@ -102,7 +102,7 @@ ProcessGroup::ProcessGroup(const GroupSpec& spec, std::vector<Mesh::Peer> data,
 template <class Call, class Work>
 Status ProcessGroup::Run(const Signature& signature, Timeout timeout, const Call& call,
                          const Work& work) {
-  const Result<std::uint64_t> number = watch_->Begin();
+  const Result<std::uint64_t> number = watch_->Begin(signature.value());
   if (!number.ok()) return Annotate(number.status(), call());
   TimePoint deadline = TimePoint::max();
   if (timeout.has_value() && timeout->count() > 0) {

@@ -5,8 +5,9 @@
 // what they wrote may be read until the member publishes the phase after next, since slots are
 // double. So a phase costs one wait, and nobody waits for the slowest reader.
 //
-// Layout: for each member a line of its own (phase, signature of the operation, who sleeps), then
-// its two slots of kSlotBytes.
+// Layout: for each member a line of its own (phase, signature of the operation, who sleeps, and
+// what is as short as kBriefBytes: it comes with the word that says that it is there), then its two
+// slots of kSlotBytes.
 //
 // Threading: one thread. Errors of waits: kDeadlineExceeded; kInvalidArgument, a member calls
 // another operation; kCancelled, the group is over.
@@ -28,6 +29,7 @@ class SharedMemory {
  public:
   // Size of one slot.
   static constexpr std::size_t kSlotBytes = std::size_t{256} << 10;
+  static constexpr std::size_t kBriefBytes = 16;
 
   // By the first of `members` on a host; the others map its descriptor.
   static Result<net::Arena> Make(std::size_t members);
@@ -40,12 +42,17 @@ class SharedMemory {
   int rank() const { return rank_; }
   int size() const { return static_cast<int>(lines_.size()); }
 
-  // Where this member writes for the phase to come.
-  std::span<std::byte> mine() { return slot(rank_, phase_ + 1); }
+  // Where this member writes up to `bytes` for the phase to come. All members of a phase say as
+  // many for what one of them writes.
+  std::span<std::byte> mine(std::size_t bytes = kSlotBytes) {
+    return slot(rank_, phase_ + 1, bytes);
+  }
   // Publishes it and waits for all others to publish the same phase of the same operation.
   Status Publish(std::uint64_t signature, const Waiter& waiter);
   // What a member wrote for the phase that was published last; until the next but one.
-  std::span<const std::byte> theirs(int rank) const { return slot(rank, phase_); }
+  std::span<const std::byte> theirs(int rank, std::size_t bytes = kSlotBytes) const {
+    return slot(rank, phase_, bytes);
+  }
   // After an error: who has not come, by the group's ranks.
   const std::vector<int>& waiting() const { return waiting_; }
 
@@ -55,10 +62,14 @@ class SharedMemory {
     std::atomic<std::uint32_t> sleepers;
     // One for phases with even numbers, one for odd.
     std::atomic<std::uint64_t> signature[2];
+    std::byte brief[2][kBriefBytes];
   };
+  static_assert(sizeof(Line) == 64);
   SharedMemory(int rank, std::vector<int> members, std::byte* base);
-  std::span<std::byte> slot(int rank, std::uint32_t phase) const {
-    return {slots_[static_cast<std::size_t>(rank)] + (phase & 1) * kSlotBytes, kSlotBytes};
+  std::span<std::byte> slot(int rank, std::uint32_t phase, std::size_t bytes) const {
+    const auto r = static_cast<std::size_t>(rank);
+    if (bytes <= kBriefBytes) return lines_[r]->brief[phase & 1];
+    return {slots_[r] + (phase & 1) * kSlotBytes, kSlotBytes};
   }
   Status Await(int rank, const Waiter& waiter);
   // Who has not published the phase that was published here last.

@@ -64,14 +64,16 @@ Status SharedOperations::AllReduce(const Operation& operation, Reduction reducti
         std::max(SizeOf(buffer.type), SizeOf(ResultType(reduction, buffer.type)));
     const std::size_t count = buffer.count();
     for (std::size_t begin = 0; begin < count;) {
-      const std::size_t room = (SharedMemory::kSlotBytes - chunk_bytes_) / element;
+      // kSlotBytes is a multiple of kAlign.
+      const std::size_t offset = Aligned(chunk_bytes_);
+      const std::size_t room = (SharedMemory::kSlotBytes - offset) / element;
       if (room == 0 || (room < count - begin && room * element < kAlign)) {
         MUSTER_TRY(ReduceChunk(operation, reduction));
         continue;
       }
       const std::size_t taken = std::min(room, count - begin);
-      chunk_.push_back({&buffer, begin, taken, chunk_bytes_});
-      chunk_bytes_ = std::min(Aligned(chunk_bytes_ + taken * element), SharedMemory::kSlotBytes);
+      chunk_.push_back({&buffer, begin, taken, offset});
+      chunk_bytes_ = offset + taken * element;
       begin += taken;
     }
   }
@@ -81,10 +83,11 @@ Status SharedOperations::AllReduce(const Operation& operation, Reduction reducti
 
 // Sums what lies in chunk_, and empties it.
 Status SharedOperations::ReduceChunk(const Operation& operation, Reduction reduction) {
+  static_assert(SharedMemory::kBriefBytes * (kMostMembers - 1) <= kSmall, "slices lie in slots");
   const bool small = chunk_bytes_ * (static_cast<std::size_t>(memory_.size()) - 1) <= kSmall;
   std::size_t elements = 0;
   for (const Placed& piece : chunk_) elements += piece.count;
-  const std::span<std::byte> slot = memory_.mine();
+  const std::span<std::byte> slot = memory_.mine(chunk_bytes_);
   // In a large chunk, the part that this member sums is needed by nobody else.
   const Range own = small ? Range{0, 0}
                           : SliceOf(elements, static_cast<std::size_t>(memory_.rank()),
@@ -120,7 +123,7 @@ void SharedOperations::ReduceEverything(Reduction reduction) {
     for (int r = 0; r < memory_.size(); ++r) {
       sources[static_cast<std::size_t>(r)] =
           r == memory_.rank() ? static_cast<const void*>(In(*piece.buffer, piece.begin))
-                              : memory_.theirs(r).data() + piece.offset;
+                              : memory_.theirs(r, chunk_bytes_).data() + piece.offset;
     }
     void* const out = Out(*piece.buffer, reduction, piece.begin);
     ReduceRange(reduction, piece.buffer->type, sources, {&out, 1}, 0, piece.count);
@@ -185,11 +188,11 @@ Status SharedOperations::Gather(const Operation& operation, std::span<const std:
   std::size_t at = 0;
   do {
     const auto own = PieceAt(mine, at, SharedMemory::kSlotBytes);
-    Hand(memory_.mine().data(), own.data(), own.size());
+    Hand(memory_.mine(own.size()).data(), own.data(), own.size());
     MUSTER_TRY(memory_.Publish(Signature(operation), operation.waiter));
     for (int r = 0; r < memory_.size(); ++r) {
       const auto to = PieceAt(into[static_cast<std::size_t>(r)], at, SharedMemory::kSlotBytes);
-      if (!to.empty()) std::memcpy(to.data(), memory_.theirs(r).data(), to.size());
+      if (!to.empty()) std::memcpy(to.data(), memory_.theirs(r, to.size()).data(), to.size());
     }
     at += SharedMemory::kSlotBytes;
   } while (at < longest);
@@ -201,10 +204,10 @@ Status SharedOperations::Broadcast(const Operation& operation, std::span<std::by
   do {
     const auto part = data.first(std::min(SharedMemory::kSlotBytes, data.size()));
     data = data.subspan(part.size());
-    if (memory_.rank() == root) Hand(memory_.mine().data(), part.data(), part.size());
+    if (memory_.rank() == root) Hand(memory_.mine(part.size()).data(), part.data(), part.size());
     MUSTER_TRY(memory_.Publish(Signature(operation), operation.waiter));
     if (memory_.rank() != root && !part.empty()) {
-      std::memcpy(part.data(), memory_.theirs(root).data(), part.size());
+      std::memcpy(part.data(), memory_.theirs(root, part.size()).data(), part.size());
     }
   } while (!data.empty());
   return Ok();

@@ -56,12 +56,18 @@ Watch::Watch(int rank, std::vector<std::string> tasks, std::vector<Link> links, 
   const MutexLock lock(mutex_);
   for (Link& link : links) links_.push_back(std::move(link.link));
   for (int r = 0; r < static_cast<int>(links.size()); ++r) {
-    for (const EarlyFrame& frame : links[static_cast<std::size_t>(r)].early) {
+    const Link& link = links[static_cast<std::size_t>(r)];
+    bool left = false;
+    for (const EarlyFrame& frame : link.early) {
+      left = left || frame.header.kind == kLeft;
       if (const Status status = OnFrame(r, frame.header, frame.meta); !status.ok()) {
         state_.OnLost(r, status);
       }
     }
+    if (!left) state_.Fail(link.lost);
   }
+  // What is over already is said at once.
+  if (!state_.failure().ok()) Ring(wake_thread_);
   thread_ = std::thread([this] { Run(); });
 }
 
@@ -71,8 +77,9 @@ Watch::~Watch() {
   thread_.join();
 }
 
-Result<std::uint64_t> Watch::Begin() {
+Result<std::uint64_t> Watch::Begin(std::uint64_t signature) {
   const std::uint64_t operation = begun_.load(std::memory_order_relaxed) + 1;
+  signatures_[operation & 1].store(signature, std::memory_order_release);
   // In one order with OnFrame()'s, which stores the one and reads the other: somebody sees it.
   begun_.store(operation);
   if (operation > last_possible_.load() || over_.load()) {
@@ -82,6 +89,16 @@ Result<std::uint64_t> Watch::Begin() {
     return state_.failure();
   }
   return operation;
+}
+
+// The caller's thread may begin operations meanwhile. Who reads the signature of one that is two
+// later sees that the next one was begun.
+Progress Watch::progress() const {
+  while (true) {
+    Progress seen{.begun = begun_.load(), .done = done_.load()};
+    seen.signature = signatures_[seen.begun & 1].load(std::memory_order_acquire);
+    if (begun_.load() == seen.begun) return seen;
+  }
 }
 
 Status Watch::Fail(const Status& status) {

@@ -4,12 +4,14 @@
 //
 // A member that is killed is noticed at once, one that is stopped or cut off within 4 s
 // (net::DuplexLink's pings). Of a member that lives, but does not come, the daemons are told
-// (wait_sign.h).
+// (wait_sign.h). Members that wait for each other in different calls hear of it by what each says
+// of its own.
 //
 // Threading: Create() and the destructor by the owner; the rest by the one thread that calls
 // operations. Lifetime: outlives the mesh's operations.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <cstdint>
 #include <functional>
@@ -41,6 +43,8 @@ class Watch {
   struct Link {
     std::unique_ptr<net::DuplexLink> link;
     std::vector<EarlyFrame> early;
+    // Not OK: the member was lost meanwhile, and there is no link any more.
+    Status lost = {};
   };
   // Where operations that last are shown to this process's daemon.
   struct Show {
@@ -55,8 +59,9 @@ class Watch {
   // Tells the others that this member leaves, and how far it came.
   ~Watch();
 
-  // The next operation; its number. Not OK: the group is over, or a member has left.
-  Result<std::uint64_t> Begin();
+  // The next operation, which is called with what `signature` stands for; its number. Not OK: the
+  // group is over, or a member has left.
+  Result<std::uint64_t> Begin(std::uint64_t signature);
   void End() { done_.store(begun_.load(std::memory_order_relaxed), std::memory_order_release); }
   // The operation in progress has failed: `status`, for all. The group's own end if that came
   // first. kCancelled and kUnavailable of a link are no news: the watch knows better, and is waited
@@ -99,7 +104,7 @@ class Watch {
       MUSTER_REQUIRES(mutex_);
   // After any event: an end is made known here and to the others.
   void Settle() MUSTER_REQUIRES(mutex_);
-  Progress progress() const { return {.begun = begun_.load(), .done = done_.load()}; }
+  Progress progress() const;
 
   const std::function<void()> on_over_;
   const net::Fd wake_thread_;
@@ -107,6 +112,8 @@ class Watch {
   // Written by the caller's thread alone; no lock, an operation may take less than one.
   std::atomic<std::uint64_t> begun_{0};
   std::atomic<std::uint64_t> done_{0};
+  // One for operations with even numbers, one for odd: set before the operation is begun.
+  std::array<std::atomic<std::uint64_t>, 2> signatures_{};
   // Operations from this one on cannot end: somebody has left. Checked without a lock.
   std::atomic<std::uint64_t> last_possible_{UINT64_MAX};
   std::atomic<bool> over_{false};

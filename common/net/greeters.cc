@@ -4,6 +4,7 @@
 #include <system_error>
 #include <utility>
 
+#include <fcntl.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -59,7 +60,8 @@ bool Greeters::MakeRoom() {
 
 void Greeters::Begin(Accepted accepted, Greet greet) {
   if (!MakeRoom()) return;
-  Fd socket(::dup(accepted.fd.get()));
+  // A process that is started meanwhile must not keep the guest's connection.
+  Fd socket(::fcntl(accepted.fd.get(), F_DUPFD_CLOEXEC, 0));
   if (!socket.valid()) return;
   Guest& guest = guests_.emplace_back(*this, std::move(socket));
   try {

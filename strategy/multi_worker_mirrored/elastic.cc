@@ -74,8 +74,17 @@ torch::Tensor ElasticStep::backward(const DistributedOptimizerBase& optimizer,
   internal::ElasticState::Shards replicas(state_);
   device::RunSeed seed;
   (void)seed.OfReplica(0);
+  const auto taken = [&](int shard, const torch::Tensor& value) {
+    const torch::NoGradGuard no_grad;
+    std::vector<torch::Tensor> values;
+    for (const auto& [type, of_type] : grouped) values.push_back(TakenGradients(of_type));
+    for (torch::Tensor& one : replicas.End(shard)) values.push_back(std::move(one));
+    values.push_back(value.detach().to(torch::kFloat64).reshape({}).clone());
+    return values;
+  };
   std::vector<torch::Tensor> sums = internal::sum_over_shards(
-      strategy_.collectives(), shards_, [&](int shard) -> std::vector<torch::Tensor> {
+      strategy_.collectives(), shards_,
+      [&](int shard) {
         replicas.Begin();
         torch::Tensor value;
         strategy_.run([&] {
@@ -86,12 +95,12 @@ torch::Tensor ElasticStep::backward(const DistributedOptimizerBase& optimizer,
           }
           value.backward();
         });
-        const torch::NoGradGuard no_grad;
-        std::vector<torch::Tensor> values;
-        for (const auto& [type, of_type] : grouped) values.push_back(TakenGradients(of_type));
-        for (torch::Tensor& one : replicas.End(shard)) values.push_back(std::move(one));
-        values.push_back(value.detach().to(torch::kFloat64).reshape({}).clone());
-        return values;
+        return taken(shard, value);
+      },
+      [&] {
+        replicas.Begin();
+        const auto options = parameters.empty() ? torch::TensorOptions() : parameters[0].options();
+        return taken(0, torch::zeros({}, options.dtype(torch::kFloat64)));
       });
   std::size_t next = 0;
   for (const auto& [type, of_type] : grouped) GiveGradients(sums[next++], of_type);

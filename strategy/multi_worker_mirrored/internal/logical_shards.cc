@@ -23,7 +23,8 @@ void Add(Values& left, const Values& right) {
 }  // namespace
 
 std::vector<torch::Tensor> sum_over_shards(collectives::Group* group, int shards,
-                                           const std::function<Values(int shard)>& compute) {
+                                           const std::function<Values(int shard)>& compute,
+                                           const std::function<Values()>& like) {
   const int workers = group == nullptr ? 1 : group->size();
   const collectives::ShardRange own =
       collectives::ShardsOf(group == nullptr ? 0 : group->rank(), workers, shards);
@@ -36,13 +37,14 @@ std::vector<torch::Tensor> sum_over_shards(collectives::Group* group, int shards
   const torch::NoGradGuard no_grad;
   if (workers == 1) return std::move(nodes.front().value);
 
+  const Values form = nodes.empty() ? like() : nodes.front().value;
   std::size_t bytes = 0;
-  for (const torch::Tensor& value : nodes.front().value) bytes += RoomFor(value);
+  for (const torch::Tensor& value : form) bytes += RoomFor(value);
   std::vector<std::byte> mine(nodes.size() * bytes);
   std::byte* to = mine.data();
   for (const auto& node : nodes) {
     for (const torch::Tensor& value : node.value) {
-      const torch::Tensor whole = plain_of(value);
+      const torch::Tensor whole = plain_of(value.to(torch::kCPU));
       if (whole.nbytes() > 0) std::memcpy(to, whole.data_ptr(), whole.nbytes());
       to += RoomFor(whole);
     }
@@ -55,16 +57,20 @@ std::vector<torch::Tensor> sum_over_shards(collectives::Group* group, int shards
     for (const collectives::ShardRange range :
          collectives::SubtreesOf(collectives::ShardsOf(rank, workers, shards))) {
       Values values;
-      for (const torch::Tensor& like : nodes.front().value) {
-        values.push_back(torch::from_blob(from, like.sizes(), like.options()));
-        from += RoomFor(like);
+      for (const torch::Tensor& one : form) {
+        values.push_back(torch::from_blob(from, one.sizes(), one.options().device(torch::kCPU)));
+        from += RoomFor(one);
       }
       collectives::PushShard(tree, {range, std::move(values)}, Add);
     }
   }
   // The memory of the gathered ones ends here.
-  for (torch::Tensor& value : tree.front().value) value = value.clone();
-  return std::move(tree.front().value);
+  Values sums;
+  for (std::size_t i = 0; i < form.size(); ++i) {
+    sums.push_back(tree.front().value[i].to(form[i].device(), form[i].scalar_type(),
+                                            /*non_blocking=*/false, /*copy=*/true));
+  }
+  return sums;
 }
 
 }  // namespace muster::internal

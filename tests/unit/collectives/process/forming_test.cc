@@ -2,17 +2,21 @@
 #include <chrono>
 #include <filesystem>
 #include <functional>
+#include <future>
 #include <memory>
 #include <optional>
 #include <set>
 #include <string>
 #include <thread>
 
+#include <fcntl.h>
 #include <netinet/in.h>
 #include <signal.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "collectives/process/lobby.h"
+#include "collectives/process/watch.h"
 #include "common/base/folder_lock.h"
 #include "common/process/wait_page.h"
 #include "tests/support/environment_variables.h"
@@ -123,6 +127,32 @@ TEST_CASE("a member without descriptors waits for some, and the group forms then
   CHECK(ToString(first.Ended().status()) == "OK");
 }
 
+TEST_CASE("a child that the process starts while a group forms does not get the member's port",
+          "[collectives][process]") {
+  Address address(2);
+  const Waiting first(address);
+  REQUIRE(first.Shows(Whom(address, 1)));
+  const auto port_of = [](int fd) {
+    sockaddr_in bound{};
+    socklen_t size = sizeof(bound);
+    const bool known = ::getsockname(fd, reinterpret_cast<sockaddr*>(&bound), &size) == 0;
+    return known && bound.sin_family == AF_INET ? bound.sin_port : 0;
+  };
+  int listening = 0;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
+    const int fd = std::stoi(entry.path().filename().string());
+    int listens = 0;
+    socklen_t size = sizeof(listens);
+    if (::getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &listens, &size) != 0 || listens == 0) continue;
+    if (port_of(fd) != port_of(address.listeners[0].fd.get())) continue;
+    ++listening;
+    CHECK((::fcntl(fd, F_GETFD) & FD_CLOEXEC) != 0);
+  }
+  // The test's, and that of who forms the group.
+  CHECK(listening == 2);
+  CHECK(Joins(address, 1) == ToString(Ok()));
+}
+
 TEST_CASE("who cannot be reached is on the page with the reason", "[collectives][process]") {
   Address address(2);
   address.spec.form_within = Millis(4'000);
@@ -181,6 +211,31 @@ TEST_CASE("a member that is stopped when all have come, before the group has for
   CHECK(status.code() == StatusCode::kUnavailable);
   CHECK(Message(status).find("worker:1 was lost while the group formed") != std::string::npos);
   CHECK(steady_clock::now() - stopped < seconds(15));
+}
+
+TEST_CASE("a member that is lost when it has said its last word of the forming ends the group",
+          "[collectives][process][faults]") {
+  auto lobby = Lobby::Create({.job = "test", .tasks = {"worker:0", "worker:1"}});
+  REQUIRE(lobby.ok());
+  int ends[2];
+  REQUIRE(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends) == 0);
+  (*lobby)->Seat(1,
+                 std::make_unique<net::DuplexLink>(std::make_shared<net::Stream>(net::Fd(ends[0])),
+                                                   net::LinkKind::kUnix, "worker:1",
+                                                   net::DuplexLink::Options{}),
+                 /*asks=*/false);
+  ::close(ends[1]);
+  REQUIRE((*lobby)->Await(1, steady_clock::now() + seconds(30)).status().code() ==
+          StatusCode::kUnavailable);
+  std::promise<void> over;
+
+  const auto watch = Watch::Create(0, {"worker:0", "worker:1"}, (*lobby)->Leave(), {},
+                                   [&over] { over.set_value(); });
+
+  REQUIRE(watch.ok());
+  REQUIRE(over.get_future().wait_for(seconds(30)) == std::future_status::ready);
+  CHECK((*watch)->failure().code() == StatusCode::kUnavailable);
+  CHECK(Message((*watch)->failure()).find("worker:1 was lost") != std::string::npos);
 }
 
 TEST_CASE("one that comes again takes the place of its process that answers nothing any more",

@@ -54,6 +54,21 @@ TEST_CASE("who has not begun an operation is named before those who only wait fo
   CHECK(state.Awaited(5, {1}) == "worker:1");
 }
 
+TEST_CASE("members in one operation who call different things end the group when one hears of it",
+          "[collectives][group_state]") {
+  const bool over_here = GENERATE(false, true);
+  GroupState state(0, Tasks(3));
+  const Progress mine{.begun = 5, .done = over_here ? 5U : 4U, .signature = 9};
+  state.OnProgress(1, {.begun = 4, .done = 4, .signature = 7});
+  state.OnProgress(2, {.begun = 5, .done = 4, .signature = 9});
+  CHECK_FALSE(state.Tick(mine, {}).end.has_value());
+  state.OnProgress(1, {.begun = 5, .done = 4, .signature = 7});
+  const auto end = state.Tick(mine, {}).end;
+  REQUIRE(end.has_value());
+  CHECK(end->code() == StatusCode::kInvalidArgument);
+  CHECK(Message(*end).find("operation 5, worker:0 and worker:1 call") != std::string::npos);
+}
+
 TEST_CASE("of many members that have not begun an operation some are named",
           "[collectives][group_state]") {
   const GroupState state(0, Tasks(30));

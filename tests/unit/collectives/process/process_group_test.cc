@@ -41,7 +41,7 @@ TEST_CASE("processes' sums and means are those of one process with as many repli
   const int size = GENERATE(1, 2, 3, 4);
   InGroup(GroupOf(size, by), [&](Group& group) {
     if (group.size() != size) FAIL_CHECK("size");
-    for (const std::size_t count : {0U, 1U, 7U, 1000U, 5000U, 70'000U, 1'500'000U}) {
+    for (const std::size_t count : {0U, 1U, 4U, 5U, 7U, 1000U, 5000U, 70'000U, 1'500'000U}) {
       for (const Reduction reduction : {Reduction::kSum, Reduction::kMean, Reduction::kMin,
                                         Reduction::kMax, Reduction::kProduct}) {
         if (count > 100'000 && reduction != Reduction::kMean) continue;  // as long, nothing new
@@ -257,6 +257,34 @@ TEST_CASE("a member that makes another call, or one call more, is found by its f
     const Status status =
         group.rank() == 0 ? group.AllReduce(Reduction::kSum, {&buffer, 1}) : group.Barrier();
     if (status.code() != StatusCode::kInvalidArgument) FAIL_CHECK(ToString(status));
+  });
+}
+
+TEST_CASE(
+    "members that wait for each other in different calls are told so, though neither speaks first",
+    "[collectives][process]") {
+  const Transport by = GENERATE(Transport::kBest, Transport::kSockets, Transport::kTcp);
+  const bool both_listen = GENERATE(true, false);
+  constexpr Millis kLong{30'000};
+  InGroup(GroupOf(both_listen ? 2 : 3, by), [&](Group& group) {
+    std::vector<float> values(3, 1.0f);
+    Status status;
+    if (both_listen) {
+      const auto bytes = std::as_writable_bytes(std::span(values));
+      status = group.Broadcast(bytes, 1 - group.rank(), kLong);
+    } else {
+      // Rank 0 sums the one element, and waits for rank 1, which waits for it and has none.
+      if (group.rank() == 1) values.clear();
+      const ReduceBuffer buffer = BufferOf(DType::kFloat32, values, values.data());
+      status = group.AllReduce(Reduction::kSum, {&buffer, 1}, kLong);
+    }
+    const std::string mine = both_listen ? "broadcast of 12 bytes" : "all_reduce SUM of float32";
+    if (status.code() != StatusCode::kInvalidArgument ||
+        Message(status).find("Shape mismatch") == std::string::npos ||
+        Message(status).find("worker:1") == std::string::npos ||
+        Message(status).find(mine) == std::string::npos) {
+      FAIL_CHECK(ToString(status));
+    }
   });
 }
 
