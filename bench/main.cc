@@ -7,6 +7,7 @@
 
 #include <unistd.h>
 
+#include "bench/measure.h"
 #include "bench/ps_peer.h"
 #include "bench/schedule_peer.h"
 #include "bench/subcommands.h"
@@ -70,11 +71,11 @@ int Usage(std::FILE* out, int code) {
 
 int main(int argc, char** argv) {
   const std::string_view name = argc > 1 ? argv[1] : "";
-  if (name == "--help" || name == "-h") return Usage(stdout, 0);
+  if (name == "--help" || name == "-h") return muster::bench::Told(Usage(stdout, 0));
   const auto* found = std::ranges::find(kSubcommands, name, &Subcommand::name);
   if (found == kSubcommands.end()) {
     if (argc > 1) std::fprintf(stderr, "error: there is no benchmark \"%s\"\n\n", argv[1]);
     return Usage(stderr, 2);
   }
-  return found->run(argc - 1, argv + 1);
+  return muster::bench::Told(found->run(argc - 1, argv + 1));
 }

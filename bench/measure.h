@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstdio>
 #include <functional>
 #include <map>
 #include <string>
@@ -17,6 +18,14 @@
 namespace muster::bench {
 
 inline constexpr int kRounds = 5;
+
+// What a program ends with that has measured and printed: figures that did not get to stdout, whose
+// disk is full, are no success.
+inline int Told(int code) {
+  if ((std::fflush(stdout) == 0 && std::ferror(stdout) == 0) || code != 0) return code;
+  std::fputs("error: the figures could not be written to standard output\n", stderr);
+  return 1;
+}
 
 struct Spread {
   double median = 0;

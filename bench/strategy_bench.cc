@@ -15,6 +15,7 @@
 #include <ATen/Parallel.h>
 #include <sched.h>
 
+#include "bench/measure.h"
 #include "common/base/mutex.h"
 #include "strategy/multi_worker_mirrored/internal/elastic_state.h"
 #include "strategy/muster.h"
@@ -314,5 +315,5 @@ int main(int argc, char**) {
   }
   sched_setaffinity(0, sizeof allowed, &allowed);
   muster::bench::Run();
-  return 0;
+  return muster::bench::Told(0);
 }

@@ -53,7 +53,11 @@ ExitCode Backup(const Context& context) {
   const auto stream = FilesWritingTo(context.terminal.out);
   const Result<Written> written =
       Receive(**api, *place, to_stdout ? *stream : storage::RealFileSystem());
-  if (!written.ok()) return Fail(context, written.status());
+  if (!written.ok()) {
+    const ExitCode code = Fail(context, written.status());
+    // As for all that was to go to stdout.
+    return context.terminal.out ? code : ExitCode::kJobFailed;
+  }
   context.terminal.err << fmt::format(
       "wrote {} to {}; checkpoints, logs and the token are not in it\n", ByteCount(written->bytes),
       to_stdout ? "standard output" : file);

@@ -13,6 +13,7 @@
 #include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 
+#include "cli/flags.h"
 #include "cli/format.h"
 #include "common/base/folder_lock.h"
 #include "common/base/private_directory.h"
@@ -348,6 +349,7 @@ ExitCode Run(const Context& context, Status (*command)(const Context&)) {
 
 void AddFolder(CLI::App& command, Options& options) {
   command.add_option("--dir", options.certs.folder, "The authority's folder")
+      ->check(CLI::Validator(CheckNotEmpty, ""))
       ->capture_default_str();
 }
 
@@ -397,6 +399,7 @@ void AddCerts(CLI::App& app, Options& options) {
   AddFolder(*revoke, options);
   revoke->add_option("WHO", certs.file, "A holder (ana, ps:1), a certificate's file, a fingerprint")
       ->required()
+      ->check(CLI::Validator(CheckNotEmpty, ""))
       ->type_name("");
 
   CLI::App* show = group->add_subcommand("show", "Print what a certificate says");

@@ -11,6 +11,7 @@
 #include "cli/format.h"
 #include "cli/stream_files.h"
 #include "common/base/byte_count.h"
+#include "common/base/utf8.h"
 #include "common/base/whole_file.h"
 #include "common/base/words.h"
 #include "common/storage/checkpoint.h"
@@ -142,7 +143,7 @@ ExitCode CheckpointsVerify(const Context& context) {
   if (context.options.output == Output::kJson) {
     v1::CheckpointInfo info;
     info.set_step(manifest->step());
-    info.set_directory(*directory);
+    info.set_directory(ToValidUtf8(*directory));
     info.set_created_ms(CreatedMs(manifest->created_at()));
     info.set_bytes(bytes);
     context.terminal.out << Json(info);
@@ -165,7 +166,9 @@ ExitCode CheckpointsExport(const Context& context) {
   if (const Status status =
           storage::Export(*directory, *place, to_stdout ? *stream : storage::RealFileSystem());
       !status.ok()) {
-    return FailOnFiles(context, status);
+    const ExitCode code = FailOnFiles(context, status);
+    // As for all that was to go to stdout.
+    return context.terminal.out ? code : ExitCode::kJobFailed;
   }
   context.terminal.err << fmt::format("wrote {} from {}\n", to_stdout ? "to standard output" : file,
                                       *directory);

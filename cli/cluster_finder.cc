@@ -1,5 +1,6 @@
 #include "cli/cluster_finder.h"
 
+#include <algorithm>
 #include <cerrno>
 #include <optional>
 #include <string_view>
@@ -48,6 +49,13 @@ Result<std::string> ReadToken(const std::string& path) {
   if (token.empty()) return Unauthenticated("the token file {} is empty", path);
   if (token.find_first_of("\r\n") != std::string::npos) {
     return Unauthenticated("the token file {} has more than one line", path);
+  }
+  // It travels in a header, for which gRPC ends the process that gives it another byte.
+  if (!std::ranges::all_of(token, [](char c) { return c > ' ' && c <= '~'; })) {
+    return Unauthenticated(
+        "the token file {} has a character that is not printable ASCII: it is no token of a "
+        "cluster",
+        path);
   }
   return token;
 }

@@ -24,7 +24,7 @@ struct Cluster {
 //   kUnavailable: no cluster; the message says how to start one.
 // TLS by --tls-ca, --tls-cert and --tls-key, or MUSTER_TLS_CA and the others.
 //   kUnauthenticated: neither a certificate nor a token file is named, or it cannot be read, or it
-//   is empty.
+//   is empty or has what no token has.
 Result<Cluster> FindCluster(const Options& options, const Environment& environment);
 
 // The same certificate alone; null: none is named. Errors of tls::CheckFiles.

@@ -39,6 +39,10 @@ std::string DiskText(const v1::DiskTrouble& disk, std::int64_t now_ms) {
          "are written: make room there\n";
 }
 
+void WarnOf(const Context& context, const Status& status) {
+  context.terminal.err << "warning: " << Message(status) << '\n';
+}
+
 // A line for each daemon there of another version than its coordinator.
 std::string OtherVersionsText(const v1::ClusterStatus& status) {
   std::string text;
@@ -180,7 +184,13 @@ ExitCode Version(const Context& context) {
   const std::string ours(muster::Version());
   std::string theirs;
   if (const Result<JobApi*> api = context.connect(); api.ok()) {
-    if (const auto status = (*api)->GetStatus(); status.ok()) theirs = status->version();
+    const Result<v1::ClusterStatus> status = (*api)->GetStatus();
+    if (status.ok()) theirs = status->version();
+    // One of another major version answers nothing else; this says which it is.
+    if (!status.ok()) WarnOf(context, status.status());
+  } else if (api.status().code() != StatusCode::kUnavailable) {
+    // That no cluster runs is no trouble here; a token that cannot be read is.
+    WarnOf(context, api.status());
   }
   if (context.options.output == Output::kJson) {
     context.terminal.out << fmt::format("{{\"client\": \"{}\", \"cluster\": {}}}\n", ours,

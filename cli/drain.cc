@@ -101,8 +101,10 @@ ExitCode Drain(const Context& context) {
   std::string waits = "its daemon";
   while (true) {
     const Result<v1::ClusterStatus> status = (*api)->GetStatus();
-    // The coordinator may be on its way back: what it was asked is on its disk.
-    if (!status.ok() && CodeOf(status.status()) != ExitCode::kUnreachable) {
+    // The coordinator may be on its way back: what it was asked is on its disk. A call that was cut
+    // short says nothing.
+    const bool failed = !status.ok() && !context.interrupted();
+    if (failed && CodeOf(status.status()) != ExitCode::kUnreachable) {
       return Fail(context, status.status());
     }
     const v1::TaskState* const state = status.ok() ? Find(*status, task) : nullptr;
@@ -113,7 +115,7 @@ ExitCode Drain(const Context& context) {
     if (state != nullptr && state->drained_ms() == 0) {
       return Fail(context, Aborted("{} was let in again meanwhile (muster undrain)", task));
     }
-    if (!status.ok()) {
+    if (failed) {
       waits = Message(status.status());
     } else if (state != nullptr && state->state() == "draining") {
       waits = WaitsFor(*state);
@@ -122,7 +124,11 @@ ExitCode Drain(const Context& context) {
       context.terminal.err << fmt::format("{} drains: waits for {}\n", task, waits);
     }
     if (context.clock.Now() - begin >= limit) break;
-    if (!context.sleep(kPause)) return ExitCode::kInterrupted;
+    if (!context.sleep(kPause)) {
+      return Fail(context, Cancelled("interrupted while {} drains, which goes on; `muster status` "
+                                     "shows it",
+                                     task));
+    }
   }
   (void)Fail(context, DeadlineExceeded(
                           "{} has not drained after {}, waiting for {}; it goes on, and `muster "

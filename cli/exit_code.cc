@@ -58,8 +58,11 @@ ExitCode Guarded(const std::function<ExitCode()>& run, std::ostream& err) {
   }
 }
 
-ExitCode Flushed(std::ostream& out, ExitCode code) {
-  return !out.flush() && code == ExitCode::kDone ? ExitCode::kJobFailed : code;
+ExitCode Flushed(std::ostream& out, ExitCode code, std::ostream& err) {
+  if (out.flush() || code != ExitCode::kDone) return code;
+  err << "error: standard output took no more: it is closed, its reader has gone, or its disk is "
+         "full\n";
+  return ExitCode::kJobFailed;
 }
 
 }  // namespace muster::cli

@@ -35,8 +35,8 @@ ExitCode CodeOf(const v1::Job& job);
 // What `run` answers; kBug, and the words of the exception on `err`, when a library has thrown one
 // that nobody expected.
 ExitCode Guarded(const std::function<ExitCode()>& run, std::ostream& err);
-// kDone becomes kJobFailed when `out` could not be written: a closed pipe or a full disk must not
-// look like success.
-ExitCode Flushed(std::ostream& out, ExitCode code);
+// kDone becomes kJobFailed, and `err` says why, when `out` could not be written: a closed pipe or a
+// full disk must not look like success.
+ExitCode Flushed(std::ostream& out, ExitCode code, std::ostream& err);
 
 }  // namespace muster::cli

@@ -15,6 +15,9 @@ class App;
 
 namespace muster::cli {
 
+// For CLI::Validator, of a flag whose empty value would mean the same as none: a script whose
+// variable was not set would act on another cluster, or begin another job.
+std::string CheckNotEmpty(const std::string& text);
 // -o table or json.
 void AddOutput(CLI::App& command, Options& options);
 // The command `submit`.

@@ -42,6 +42,13 @@ constexpr seconds kProbe{3};
 Status FromGrpc(const grpc::Status& status, const std::string& address, tls::Context* tls) {
   if (status.ok()) return Ok();
   const auto code = static_cast<StatusCode>(status.error_code());
+  // Then gRPC has made the code of HTTP's, which says nothing of a cluster.
+  if (status.error_message().find("http2 header with status") != std::string::npos) {
+    return Unavailable(
+        "no coordinator answers at {}: what listens there speaks HTTP/2 but no gRPC: a proxy, or "
+        "another program ({})",
+        address, Printable(status.error_message()));
+  }
   if (code == StatusCode::kUnavailable) {
     const Status trouble = net::TlsTrouble(address, tls, std::string(rpc::kCoordinatorTask),
                                            "command", std::chrono::steady_clock::now() + kProbe);

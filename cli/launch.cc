@@ -164,6 +164,11 @@ Result<v1::JobSpec> LaunchJob(const Options& options) {
                              ToValidUtf8(word));
     }
   }
+  for (const auto& [name, value] : options.job_environment) {
+    if (FirstBadUtf8(name) != std::string::npos || FirstBadUtf8(value) != std::string::npos) {
+      return InvalidArgument("--env {}={}: not UTF-8", ToValidUtf8(name), ToValidUtf8(value));
+    }
+  }
   const bool sent = IsSent(options);
   if (sent) MUSTER_TRY(CheckRunnable(command, true));
   MUSTER_TRY_ASSIGN(const Listing list, FilesOf(options));

@@ -8,6 +8,7 @@
 #include "cli/cluster_finder.h"
 #include "cli/commands.h"
 #include "cli/interrupt.h"
+#include "cli/terminal.h"
 #include "cli/up/up.h"
 #include "common/process/child.h"
 #include "common/rpc/names.h"
@@ -76,7 +77,7 @@ ExitCode Run(const Options& options) {
   };
   const ExitCode code = RunCommand(context);
   interrupt.OnRaise({});
-  if (Flushed(std::cout, code) != code) return ExitCode::kJobFailed;
+  if (Flushed(std::cout, code, std::cerr) != code) return ExitCode::kJobFailed;
   return interrupt.raised() ? ExitCode::kInterrupted : code;
 }
 
@@ -85,7 +86,7 @@ ExitCode ParseAndRun(const std::vector<std::string>& arguments) {
   if (const auto* early = std::get_if<EarlyExit>(&parsed)) {
     (early->code == ExitCode::kDone ? std::cout : std::cerr) << early->text;
     std::cout << early->json;
-    return Flushed(std::cout, early->code);
+    return Flushed(std::cout, early->code, std::cerr);
   }
   return Run(std::get<Options>(parsed));
 }
@@ -94,6 +95,7 @@ ExitCode ParseAndRun(const std::vector<std::string>& arguments) {
 }  // namespace muster::cli
 
 int main(int argc, char** argv) {
+  muster::cli::FillStandardStreams();
   muster::rpc::UseSystemResolver();
   return static_cast<int>(muster::cli::Guarded(
       [&] { return muster::cli::ParseAndRun({argv + 1, argv + argc}); }, std::cerr));

@@ -51,6 +51,11 @@ std::string CheckColour(const std::string& when) {
 
 }  // namespace
 
+std::string CheckNotEmpty(const std::string& text) {
+  if (!text.empty()) return "";
+  return "it is empty, as of a variable that was not set; give it a value, or leave it out";
+}
+
 void AddOutput(CLI::App& command, Options& options) {
   command
       .add_option_function<std::string>(
@@ -65,12 +70,17 @@ void AddOutput(CLI::App& command, Options& options) {
 
 namespace {
 
-// A name travels in a message, which takes UTF-8 only; a folder's path does not. There an empty one
-// stands for all, which nobody means who gives one: a variable of a script was not set.
+// A name travels in a message, which takes UTF-8 only. There an empty one stands for all, which
+// nobody means who gives one: a variable of a script was not set.
 std::string CheckName(const std::string& name) {
   if (name.empty()) return "the name is empty";
-  if (FirstBadUtf8(name) == std::string::npos || name.find('/') != std::string::npos) return "";
+  if (FirstBadUtf8(name) == std::string::npos) return "";
   return fmt::format("\"{}\" is no name: it is not UTF-8", ToValidUtf8(name));
+}
+
+// A folder's path stays here.
+std::string CheckNameOrPath(const std::string& name) {
+  return name.find('/') == std::string::npos ? CheckName(name) : "";
 }
 
 // The same where there may be none.
@@ -101,10 +111,18 @@ void AddStep(CLI::App& command, Options& options) {
       ->type_name("STEP");
 }
 
-void AddJob(CLI::App& command, Options& options, const std::string& doc = "The job's id or name") {
-  command.add_option("JOB", options.job, doc)
+void AddJob(CLI::App& command, Options& options) {
+  command.add_option("JOB", options.job, "The job's id or name")
       ->required()
       ->check(CLI::Validator(CheckName, ""))
+      ->type_name("");
+}
+
+void AddJobOrFolder(CLI::App& command, Options& options) {
+  command
+      .add_option("JOB", options.job, "The job's id or name, or the path of a checkpoint's folder")
+      ->required()
+      ->check(CLI::Validator(CheckNameOrPath, ""))
       ->type_name("");
 }
 
@@ -140,7 +158,8 @@ CLI::App* AddUp(CLI::App& app, Options& options) {
   up->add_flag("!--no-restart", options.restart, "Leave dead daemons dead");
   up->add_option("--state-dir", options.state_dir,
                  "Where jobs, checkpoints and logs are kept (default: a new folder in /tmp or "
-                 "XDG_RUNTIME_DIR)");
+                 "XDG_RUNTIME_DIR)")
+      ->check(CLI::Validator(CheckNotEmpty, ""));
   AddDuration(*up, "--drain-timeout",
               "Time for checkpoints of running jobs and closures in flight when it ends (30s)",
               [&options](milliseconds limit) { options.drain_timeout = limit; });
@@ -224,12 +243,11 @@ void AddCheckpoints(CLI::App& app, Options& options) {
   CLI::App* checkpoints =
       app.add_subcommand("checkpoints", "List, verify, export, clear away checkpoints");
   checkpoints->require_subcommand(1);
-  const std::string of = "The job's id or name, or the path of a checkpoint's folder";
   CLI::App* list = checkpoints->add_subcommand("list", "The job's checkpoints, newest first");
   AddJob(*list, options);
   AddOutput(*list, options);
   CLI::App* verify = checkpoints->add_subcommand("verify", "Read every byte and check it");
-  AddJob(*verify, options, of);
+  AddJobOrFolder(*verify, options);
   AddStep(*verify, options);
   AddOutput(*verify, options);
   CLI::App* gc = checkpoints->add_subcommand(
@@ -242,7 +260,7 @@ void AddCheckpoints(CLI::App& app, Options& options) {
                "Also the last checkpoint of jobs that have succeeded, or are forgotten");
   AddOutput(*gc, options);
   CLI::App* write = checkpoints->add_subcommand("export", "All parameters as one safetensors file");
-  AddJob(*write, options, of);
+  AddJobOrFolder(*write, options);
   write->add_option("-o,--output", options.export_file, "The file to write; -: standard output")
       ->required();
   AddStep(*write, options);
@@ -351,16 +369,23 @@ std::variant<Options, EarlyExit> ParseCommandLine(const std::vector<std::string>
   CLI::App app("Muster: tf.distribute as a cluster service", "muster");
   app.require_subcommand(1);
   app.fallthrough();
+  const CLI::Validator not_empty(CheckNotEmpty, "");
   app.add_option("--coordinator", options.coordinator,
-                 "host:port (default: MUSTER_COORDINATOR, else your newest `muster up`)");
+                 "host:port (default: MUSTER_COORDINATOR, else your newest `muster up`)")
+      ->check(not_empty);
   app.add_option("--token-file", options.token_file,
-                 "The cluster's token (default: MUSTER_TOKEN_FILE, else that `up`'s)");
+                 "The cluster's token (default: MUSTER_TOKEN_FILE, else that `up`'s)")
+      ->check(not_empty);
   app.add_option("--tls-ca", options.tls_ca,
                  "Of a cluster with TLS: its authorities' certificates (default: MUSTER_TLS_CA)")
+      ->check(not_empty)
       ->type_name("FILE");
   app.add_option("--tls-cert", options.tls_certificate, "Your certificate (MUSTER_TLS_CERT)")
+      ->check(not_empty)
       ->type_name("FILE");
-  app.add_option("--tls-key", options.tls_key, "Its key (MUSTER_TLS_KEY)")->type_name("FILE");
+  app.add_option("--tls-key", options.tls_key, "Its key (MUSTER_TLS_KEY)")
+      ->check(not_empty)
+      ->type_name("FILE");
   app.add_option_function<std::string>(
          "--color",
          [&options](const std::string& when) {

@@ -21,7 +21,8 @@ class StreamFile : public storage::WritableFile {
  private:
   Status Written() const {
     if (stream_) return Ok();
-    return Unavailable("standard output took no more: its reader has gone, or its disk is full");
+    return muster::Unknown(
+        "standard output took no more: it is closed, its reader has gone, or its disk is full");
   }
   std::ostream& stream_;
 };

@@ -303,10 +303,14 @@ CLI::App* AddSubmit(CLI::App& app, Options& options) {
       "submit",
       "Submit a job file (-f), or a program (-- PROGRAM ARGUMENTS); the job's id alone "
       "goes to stdout");
-  submit->add_option("-f,--file", options.file, "The job file (docs/formats/job-spec.md)");
-  submit->add_option("--name", options.name,
-                     "Name of the job; the same name and job again answers the same id, and lets a "
-                     "stopped or failed job go on");
+  const CLI::Validator not_empty(CheckNotEmpty, "");
+  submit->add_option("-f,--file", options.file, "The job file (docs/formats/job-spec.md)")
+      ->check(not_empty);
+  submit
+      ->add_option("--name", options.name,
+                   "Name of the job; the same name and job again answers the same id, and lets a "
+                   "stopped or failed job go on")
+      ->check(not_empty);
   CLI::Option* follow = submit->add_flag(
       "--follow", options.follow,
       "Show progress and what a program prints, end with the job's exit code; Ctrl-C detaches");

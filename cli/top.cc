@@ -160,13 +160,19 @@ ExitCode WaitUntilReady(const Context& context) {
     const Result<JobApi*> api = context.connect();
     const Result<v1::ClusterStatus> status =
         api.ok() ? (*api)->GetStatus() : Result<v1::ClusterStatus>(api.status());
-    if (!status.ok() && CodeOf(status.status()) != ExitCode::kUnreachable) {
-      return Fail(context, status.status());
+    // A call that was cut short knows nothing of the cluster.
+    if (status.ok() || !context.interrupted()) {
+      if (!status.ok() && CodeOf(status.status()) != ExitCode::kUnreachable) {
+        return Fail(context, status.status());
+      }
+      missing = status.ok() ? Missing(*status) : Message(status.status());
+      if (missing.empty()) return ExitCode::kDone;
+      if (context.clock.Now() - begin >= limit) break;
     }
-    missing = status.ok() ? Missing(*status) : Message(status.status());
-    if (missing.empty()) return ExitCode::kDone;
-    if (context.clock.Now() - begin >= limit) break;
-    if (!context.sleep(kReadyPause)) return ExitCode::kInterrupted;
+    if (!context.sleep(kReadyPause)) {
+      return Fail(context, Cancelled("interrupted, not ready yet, waiting for: {}",
+                                     missing.empty() ? "the coordinator" : missing));
+    }
   }
   (void)Fail(context, DeadlineExceeded("not ready after {}, waiting for: {}",
                                        Seconds(static_cast<double>(limit.count()) / 1e3), missing));

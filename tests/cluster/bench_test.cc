@@ -31,6 +31,14 @@ TEST_CASE("a benchmark refuses what it cannot measure by code 2 and names what i
   }
 }
 
+TEST_CASE("figures that could not be written are no success", "[cluster][bench]") {
+  const RunResult run =
+      RunProgram("/bin/sh", {"-c", MUSTER_BIN "/muster-bench connect --window-ms 1 >/dev/full"});
+  CAPTURE(run.err);
+  CHECK(run.code == 1);
+  CHECK(run.err.find("could not be written to standard output") != std::string::npos);
+}
+
 // muster-bench in a folder of its own, where the programs that it starts are scripts.
 struct Stage {
   Stage() {

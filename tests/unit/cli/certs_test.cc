@@ -236,6 +236,19 @@ TEST_CASE_METHOD(Fixture, "a holder that can be no name of a file is looked for 
   CHECK(Run({"certs", "revoke", "--dir", dir, std::string(300, 'a')}) == ExitCode::kNotFound);
 }
 
+TEST_CASE_METHOD(Fixture, "nobody is nobody's name, and takes off no line without a holder",
+                 "[cli][tls][unit]") {
+  const muster::testing::TempFolder folder;
+  const std::string list = std::string(64, 'a') + "\n";
+  folder.Write("allowed", list);
+
+  CHECK(Run({"certs", "revoke", "--dir", folder.path(), ""}) == ExitCode::kUsage);
+
+  std::ifstream file(folder / "allowed");
+  CHECK(std::string{std::istreambuf_iterator<char>(file), {}} == list);
+  CHECK(Run({"certs", "init", "--dir", ""}) == ExitCode::kUsage);
+}
+
 TEST_CASE_METHOD(Fixture, "with -o json a certificate that has expired is one document",
                  "[cli][tls][unit]") {
   const muster::testing::TempFolder folder;

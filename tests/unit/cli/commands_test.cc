@@ -47,15 +47,6 @@ TEST_CASE("an exception that nobody expected ends with 70 and its words", "[cli]
   CHECK(Guarded([] { return ExitCode::kNotFound; }, err) == ExitCode::kNotFound);
 }
 
-TEST_CASE("what could not be written is no success", "[cli][unit]") {
-  std::ofstream full("/dev/full");
-  full << "a page";
-  CHECK(Flushed(full, ExitCode::kDone) == ExitCode::kJobFailed);
-  CHECK(Flushed(full, ExitCode::kNotFound) == ExitCode::kNotFound);
-  std::ostringstream page;
-  CHECK(Flushed(page, ExitCode::kDone) == ExitCode::kDone);
-}
-
 TEST_CASE_METHOD(Fixture, "jobs is one line a job", "[cli][unit]") {
   v1::Job* job = api.list->add_jobs();
   *job = MakeJob("j-2", v1::JOB_STATE_RUNNING);
@@ -491,6 +482,20 @@ TEST_CASE_METHOD(Fixture, "version tells both and what differs", "[cli][unit]") 
   CHECK(Run({"version"}) == ExitCode::kDone);
   CHECK(out.str().find("cluster 9.9.9\n") != std::string::npos);
   CHECK(Said("use the same version for both"));
+
+  err.str("");
+  out.str("");
+  api.status = FailedPrecondition("this program is version 0.1.0, the coordinator 9.0.0: ...");
+  CHECK(Run({"version", "-o", "json"}) == ExitCode::kDone);
+  CHECK(nlohmann::json::parse(out.str()).at("cluster").is_null());
+  CHECK(err.str() == "warning: this program is version 0.1.0, the coordinator 9.0.0: ...\n");
+  connect = Unauthenticated("no token");
+  CHECK(Run({"version"}) == ExitCode::kDone);
+  CHECK(Said("warning: no token\n"));
+  err.str("");
+  connect = Unavailable("no cluster");
+  CHECK(Run({"version"}) == ExitCode::kDone);
+  CHECK(err.str().empty());
 }
 
 TEST_CASE_METHOD(Fixture, "bench ends with the code of the program", "[cli][unit]") {

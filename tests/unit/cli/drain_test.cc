@@ -54,6 +54,14 @@ TEST_CASE_METHOD(Fixture, "drain gives up with 7 and names the job that it has w
   CHECK(nlohmann::json::parse(out.str()).at("error").at("name") == "DEADLINE_EXCEEDED");
 }
 
+TEST_CASE_METHOD(Fixture, "Ctrl-C leaves a drain to itself and says so", "[cli][unit]") {
+  api.status = With(State("draining"), {"words"});
+  interrupted = true;
+  CHECK(Run({"drain", "worker:1", "-o", "json"}) == ExitCode::kInterrupted);
+  CHECK(Said("error: interrupted while worker:1 drains, which goes on"));
+  CHECK(nlohmann::json::parse(out.str()).at("error").at("name") == "CANCELLED");
+}
+
 TEST_CASE_METHOD(Fixture, "drain says when no other task has the work", "[cli][unit]") {
   v1::ClusterStatus alone = With(State("drained"));
   alone.mutable_tasks(0)->set_state("lost");

@@ -170,7 +170,7 @@ struct Fixture {
         .sleep =
             [this](std::chrono::milliseconds time) {
               api.clock.Advance(time);
-              return true;
+              return !interrupted;
             },
         .run = [this](const std::string& program, const std::vector<std::string>& rest,
                       std::string* output) -> Result<int> {

@@ -75,6 +75,18 @@ TEST_CASE_METHOD(FinderFixture, "a token file must be there and hold one line", 
   CHECK(CodeOf(Find().status()) == ExitCode::kForbidden);
 }
 
+TEST_CASE_METHOD(FinderFixture, "a token of bytes that no header takes is refused", "[cli][unit]") {
+  options.coordinator = "h:1";
+  options.token_file = folder / "token";
+  for (const char* bad :
+       {"0123456789\001abcdef\n", "0123456789abcd\xc3\xa9\n", "01234567 89abcdef\n"}) {
+    CAPTURE(bad);
+    WriteToken("token", bad, 0600);
+    CHECK(CodeOf(Find().status()) == ExitCode::kForbidden);
+    CHECK(Message(Find().status()).find("not printable ASCII") != std::string::npos);
+  }
+}
+
 TEST_CASE_METHOD(FinderFixture, "a token that others may read is not used", "[cli][unit]") {
   options.coordinator = "h:1";
   options.token_file = folder / "token";

@@ -57,6 +57,12 @@ struct LaunchFixture : testing::Fixture {
 
 using Words = std::vector<std::string>;
 
+TEST_CASE_METHOD(LaunchFixture, "a variable that is not UTF-8 is refused here", "[cli][unit]") {
+  CHECK(Refuses({"submit", "--env", "A=caf\xe9", "--", "sh"}, "--env A=caf\\xe9: not UTF-8"));
+  CHECK(Refuses({"submit", "--env", "\xe9=1", "--", "sh"}, "--env \\xe9=1: not UTF-8"));
+  CHECK(api.submitted.empty());
+}
+
 TEST_CASE_METHOD(LaunchFixture, "a command in PATH is launched, and its script is sent",
                  "[cli][unit]") {
   Make("src/train.py", "print(1)");

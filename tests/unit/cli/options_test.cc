@@ -104,6 +104,31 @@ TEST_CASE("the cluster may be named before or after the command", "[cli][unit]")
   CHECK(Parse({"jobs", "--coordinator", "h:1"}).coordinator == "h:1");
 }
 
+TEST_CASE("an empty value of what names something is a mistake", "[cli][unit]") {
+  for (const std::vector<std::string>& wrong :
+       {std::vector<std::string>{"jobs", "--coordinator", ""},
+        {"--token-file", "", "jobs"},
+        {"jobs", "--tls-ca", ""},
+        {"jobs", "--tls-cert", ""},
+        {"jobs", "--tls-key", ""},
+        {"submit", "-f", "job.yaml", "--name", ""},
+        {"submit", "-f", ""},
+        {"up", "--state-dir", ""}}) {
+    const EarlyExit early = Refused(wrong);
+    CAPTURE(wrong, early.text);
+    CHECK(early.code == ExitCode::kUsage);
+    CHECK(early.text.find("it is empty, as of a variable that was not set") != std::string::npos);
+  }
+}
+
+TEST_CASE("a slash does not make a job's name a folder", "[cli][unit]") {
+  for (const char* command : {"describe", "logs", "wait", "stop"}) {
+    CAPTURE(command);
+    CHECK(Refused({command, "a/\xff"}).text.find("it is not UTF-8") != std::string::npos);
+  }
+  CHECK(Refused({"logs", "j-1", "a/\xff"}).code == ExitCode::kUsage);
+}
+
 TEST_CASE("bench hands everything on", "[cli][unit]") {
   const Options bench = Parse({"bench", "ps", "--size", "1MiB"});
   CHECK(bench.command == "bench");

@@ -142,5 +142,14 @@ TEST_CASE_METHOD(Fixture, "with -o json a wait for the cluster that ran out is a
   CHECK(error.at("message") == "not ready after 3 s, waiting for: worker:0 (never seen)");
 }
 
+TEST_CASE_METHOD(Fixture, "Ctrl-C while the cluster is awaited is an error object with -o json",
+                 "[cli][unit]") {
+  api.status = StatusWith("never seen");
+  interrupted = true;
+  CHECK(Run({"status", "--wait", "ready", "-o", "json"}) == ExitCode::kInterrupted);
+  CHECK(nlohmann::json::parse(out.str()).at("error").at("name") == "CANCELLED");
+  CHECK(Said("error: interrupted, not ready yet, waiting for: worker:0 (never seen)"));
+}
+
 }  // namespace
 }  // namespace muster::cli
