@@ -33,6 +33,9 @@ constexpr int kFailed = 1;
 // Threads of the runtime's, and of the user's, may outlive main(): nothing of this is destroyed.
 struct Process {
   explicit Process(int descriptor) : pipe(descriptor) {}
+  // Not so in what it has forked, which has none of its threads, and whose end is not main()'s.
+  bool IsThisOne() const { return pid == ::getpid(); }
+  const pid_t pid = ::getpid();
   process::MessagePipe pipe;
   v1::ProgramStart start;
   std::unique_ptr<internal::DriverRuntime> driver;
@@ -80,8 +83,10 @@ Result<int> Descriptor(const char* text) {
       status = Internal("an exception left main(), and is no std::exception");
     }
   }
-  if (Runtime* driver = Driver()) driver->End(status);
-  if (process_of_program->evaluator != nullptr) process_of_program->evaluator->End(status);
+  if (process_of_program->IsThisOne()) {
+    if (Runtime* driver = Driver()) driver->End(status);
+    if (process_of_program->evaluator != nullptr) process_of_program->evaluator->End(status);
+  }
   (void)std::fflush(stdout);
   if (earlier_handler != nullptr) earlier_handler();
   std::abort();
@@ -100,14 +105,18 @@ void BecomeDriver(Process& process, const Options& options) {
       std::make_unique<internal::DriverRuntime>(process.start, process.pipe, *std::move(settings));
   if (const Status begun = process.driver->Begin(options); !begun.ok()) Fail(begun);
   earlier_handler = std::set_terminate(TellAndTerminate);
-  (void)std::atexit([] { process_of_program->driver->EndAtExit(); });
+  (void)std::atexit([] {
+    if (process_of_program->IsThisOne()) process_of_program->driver->EndAtExit();
+  });
 }
 
 void BecomeEvaluator(Process& process, const Options& options) {
   process.evaluator = std::make_unique<internal::EvaluatorRuntime>(process.pipe);
   if (const Status begun = process.evaluator->Begin(options); !begun.ok()) Fail(begun);
   earlier_handler = std::set_terminate(TellAndTerminate);
-  (void)std::atexit([] { process_of_program->evaluator->End(Ok()); });
+  (void)std::atexit([] {
+    if (process_of_program->IsThisOne()) process_of_program->evaluator->End(Ok());
+  });
 }
 
 }  // namespace

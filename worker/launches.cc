@@ -138,8 +138,11 @@ void Launches::Start(Waiter waiter, const v1::StartLaunch& request) {
   const auto found = launches_.find(job_id);
   const bool ours = found != launches_.end() && found->second.number == number;
   if (ours && found->second.stage == Launch::Stage::kStarted) return Answer(waiter, Ok());
-  if (!ours || found->second.stage != Launch::Stage::kReady || found->second.stopping ||
-      draining_) {
+  // No fault of the job's, as what follows is.
+  if (draining_) {
+    return Answer(waiter, Unavailable("worker:{} is draining", options_.worker_index));
+  }
+  if (!ours || found->second.stage != Launch::Stage::kReady || found->second.stopping) {
     return Answer(waiter, FailedPrecondition("job {}: launch {} is not ready on worker:{}", job_id,
                                              number, options_.worker_index));
   }

@@ -71,4 +71,8 @@ void WorkerCore::EndCheck(ProcessId process, const Status& status, v1::CommandRe
   Answer(check.waiter, status, std::move(result));
 }
 
+void WorkerCore::EndChecks(const Status& why) {
+  while (!checks_.empty()) EndCheck(checks_.begin()->first, why, {}, false);
+}
+
 }  // namespace muster::worker

@@ -19,18 +19,28 @@ WorkerCore::WorkerCore(Options options, Scheduler& scheduler, WorkerIo& io)
 void WorkerCore::Start() { KeepWarm(Millis(0)); }
 
 void WorkerCore::OnAttached() {
+  // Their answers would go to a stream that has ended, and the coordinator asks again.
+  EndChecks(Aborted("the coordinator that asked for it was lost"));
+  for (auto& [file, waiting] : fetches_) {
+    std::erase_if(waiting, [](const Wanting& one) { return one.waiter.has_value(); });
+  }
   bool any = false;
   for (auto& [id, job] : jobs_) {
-    job.claimed = !job.process.has_value();
+    // One whose file is still on its way would begin for nobody.
+    job.claimed = !job.process && !job.starting;
     any = any || !job.claimed;
   }
+  // That of an earlier registration would leave this one less time.
+  (void)scheduler_.Cancel(std::exchange(unclaimed_timer_, 0));
   if (!any) return;
-  (void)scheduler_.RunAfter(options_.unclaimed_limit, lifeline_.Guard([this] { EndUnclaimed(); }));
+  unclaimed_timer_ =
+      scheduler_.RunAfter(options_.unclaimed_limit, lifeline_.Guard([this] { EndUnclaimed(); }));
 }
 
 void WorkerCore::EndUnclaimed() {
+  unclaimed_timer_ = 0;
   for (auto& [id, job] : jobs_) {
-    if (job.claimed || !job.process) continue;
+    if (job.claimed || (!job.process && !job.starting)) continue;
     log::With({{"job", id}})
         .Info("the coordinator has not asked for this job's executor since it is back: ending it");
     StopExecutor(id);
@@ -346,8 +356,12 @@ Result<ProcessId> WorkerCore::TakeProcess(Use use, const std::string& job_id) {
   KeepWarm(options_.warm_delay);
   if (!spare_) return Launch(use, job_id);
   const ProcessId id = *std::exchange(spare_, std::nullopt);
-  processes_[id].use = use;
-  processes_[id].job_id = job_id;
+  Process& process = processes_[id];
+  process.use = use;
+  process.job_id = job_id;
+  // What it has written may be of another job, which was checked in it.
+  process.last_lines.clear();
+  process.cause.clear();
   return id;
 }
 
@@ -383,9 +397,9 @@ WorkerCore::File WorkerCore::FileOf(const v1::JobSpec& spec) {
 
 void WorkerCore::WithFile(const File& file, std::optional<Waiter> waiter, OnPath then) {
   if (file.second.empty()) return then(std::string());
-  std::vector<Wanting>& waiting = fetches_[file];
-  waiting.push_back({waiter, std::move(then)});
-  if (waiting.size() == 1) io_.Fetch(file.second, file.first);
+  const auto [fetch, begins] = fetches_.try_emplace(file);
+  fetch->second.push_back({waiter, std::move(then)});
+  if (begins) io_.Fetch(file.second, file.first);
 }
 
 void WorkerCore::OnFetched(const std::string& sha256, const Result<std::string>& path,
@@ -480,6 +494,7 @@ void WorkerCore::Drain(Millis limit, std::function<void()> done) {
   draining_ = true;
   drained_ = std::move(done);
   if (spare_) KillProcess(*std::exchange(spare_, std::nullopt));
+  EndStarting();
   (void)scheduler_.RunAfter(limit, lifeline_.Guard([this] {
     for (auto& [id, job] : jobs_) {
       job.awaits_pulse = false;
@@ -489,6 +504,17 @@ void WorkerCore::Drain(Millis limit, std::function<void()> done) {
   }));
   DrainExecutors();
   FinishDrain();
+}
+
+// What becomes ready now would be given closures that nobody stops.
+void WorkerCore::EndStarting() {
+  for (auto& [id, job] : jobs_) {
+    if (!job.starting) continue;
+    if (job.process) KillProcess(*std::exchange(job.process, std::nullopt));
+    job.starting = false;
+    AnswerAll(job, Unavailable("worker:{} is draining", options_.worker_index));
+    FlushLines(id);
+  }
 }
 
 // Their drivers send them no more; they say by their pulse when nothing runs.
@@ -516,10 +542,7 @@ void WorkerCore::FinishDrain() {
     job.ready = job.starting = false;
     FlushLines(id);
   }
-  while (!checks_.empty()) {
-    EndCheck(checks_.begin()->first, Unavailable("worker:{} is draining", options_.worker_index),
-             {}, false);
-  }
+  EndChecks(Unavailable("worker:{} is draining", options_.worker_index));
   done();
 }
 

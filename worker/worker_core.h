@@ -9,7 +9,8 @@
 //
 // When the coordinator is away executors go on; what they push is fenced by the view, and by the
 // epoch once another coordinator has taken it over. That one asks for them (StartExecutor.adopt);
-// one that nobody has asked for within `unclaimed_limit` is ended.
+// one that nobody has asked for within `unclaimed_limit` is ended. What is checked, probed or
+// evaluated ends with the stream that has asked for it, as the next one begins.
 //
 // Threading: lives on `scheduler`'s strand. Lifetime: scheduler and io outlive it.
 #pragma once
@@ -222,6 +223,7 @@ class WorkerCore {
   void ExtendCheck(ProcessId process);
   // Answers a check; the process becomes the spare again or ends.
   void EndCheck(ProcessId process, const Status& status, v1::CommandResult result, bool keep);
+  void EndChecks(const Status& why);
   // Programs.
   Result<ProcessId> LaunchProgram(Use use, const std::string& job_id, const std::string& path,
                                   const v1::ProgramSpec& spec, v1::ProgramStart start);
@@ -273,6 +275,7 @@ class WorkerCore {
   void AddLine(const std::string& job_id, std::int64_t time_us, std::string text);
   void FlushLines(const std::string& job_id);
   void EndUnclaimed();
+  void EndStarting();
   void DrainExecutors();
   void FinishDrain();
   bool Idle() const;
@@ -291,6 +294,7 @@ class WorkerCore {
   std::map<ProcessId, Check> checks_;
   std::map<File, std::vector<Wanting>> fetches_;
   std::uint64_t closures_done_ = 0;
+  Scheduler::TimerId unclaimed_timer_ = 0;
   bool watching_ = false;
   bool draining_ = false;
   std::function<void()> drained_;

@@ -100,6 +100,9 @@ void WorkerCore::OnExited(ProcessId id, const std::string& how, bool from_outsid
                       {}, false);
     case Use::kJob:
       CountLast(closures, jobs_[process.job_id].pulse.ended());
+      // While its daemon is there a user's program has no orderly end here: with 0, too, its own
+      // code has called exit().
+      if (process.program && !how.starts_with("signal")) from_outside = false;
       return OnJobExited(process.job_id, process,
                          {.how = how,
                           .stuck = false,

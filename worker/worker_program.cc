@@ -77,6 +77,9 @@ void WorkerCore::CheckProgram(Waiter waiter, const v1::JobSpec& spec) {
   WithFile({FileKind::kProgram, spec.program().sha256()}, waiter,
            [this, waiter, spec](const Result<std::string>& path) {
              if (!path.ok()) return Answer(waiter, Annotate(path.status(), "the program"));
+             if (draining_) {
+               return Answer(waiter, Unavailable("worker:{} is draining", options_.worker_index));
+             }
              v1::ProgramStart start;
              start.set_role(v1::PROGRAM_ROLE_PROBE);
              start.set_job_name(spec.name());

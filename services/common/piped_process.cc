@@ -27,7 +27,10 @@ Result<std::unique_ptr<PipedProcess<To, From>>> PipedProcess<To, From>::Start(
   options.descriptors = {{ends.second, 3}};
   options.on_line = made->events_.on_line;
   options.on_exit = [self](process::Exit exit) {
-    self->reader_.join();  // its end of the pair is closed: the last messages come first
+    // Its end of the pair is closed, but a process that it has left behind may hold it: what has
+    // been written is read still, and no more is waited for.
+    self->pipe_.Shutdown();
+    self->reader_.join();  // the last messages come first
     self->events_.on_exit(exit);
   };
   Result<std::unique_ptr<process::Child>> child = process::Child::Start(std::move(options));
@@ -43,8 +46,9 @@ Result<std::unique_ptr<PipedProcess<To, From>>> PipedProcess<To, From>::Start(
 
 template <class To, class From>
 PipedProcess<To, From>::~PipedProcess() {
-  writer_.Stop();
+  // First: one that stands still and reads nothing would hold up the writer.
   if (child_ != nullptr) (void)child_->Signal(SIGKILL);
+  writer_.Stop();
   child_.reset();
 }
 

@@ -106,6 +106,7 @@ Result<std::uint64_t> LocalSteps::Done() const {
 }
 
 Result<v1::SaveReport> LocalSteps::Save(std::uint64_t step, const std::string& directory) {
+  MUSTER_TRY(Done().status());
   if (step != done_) {
     return FailedPrecondition("a checkpoint of step {} was asked for; {} steps are done here", step,
                               done_);

@@ -1,6 +1,7 @@
 #include "services/executor/replica_source.h"
 
 #include <algorithm>
+#include <exception>
 #include <new>
 #include <utility>
 
@@ -147,6 +148,10 @@ Status Guarded(const std::function<void()>& function) {
     return Internal("{}", error.what_without_backtrace());
   } catch (const std::bad_alloc&) {
     return ResourceExhausted("out of memory");
+  } catch (const std::exception& error) {
+    return Internal("{}", error.what());
+  } catch (...) {
+    return Internal("an exception of unknown type");
   }
 }
 

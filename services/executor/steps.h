@@ -45,7 +45,8 @@ class Steps {
   virtual Status EvaluateWith(const v1::TensorSet& buffers) = 0;
 
   // Writes variables and slots after `step` into `directory`.
-  //   kFailedPrecondition: another step is the last one, or they are not here.
+  //   kFailedPrecondition: another step is the last one, an update has failed halfway, or they are
+  //   not here.
   virtual Result<v1::SaveReport> Save(std::uint64_t step, const std::string& directory) = 0;
   // Steps done, where the variables are here.
   //   kFailedPrecondition: an update has failed halfway.

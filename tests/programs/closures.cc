@@ -10,6 +10,8 @@
 //   flood MB           prints so many megabytes in a closure
 //   fail CODE          main returns this
 //   throw              an exception leaves main
+//   fork CODE          main forks a process that exits and one that an exception leaves, and
+//                      returns this when both have ended; prints "forked ones have ended"
 //   throw-closure      an exception leaves a closure
 //   segfault           a closure reads address 0
 //   beside FOLDER      three closures that end when they run for a second time, and one that reads
@@ -37,6 +39,7 @@
 #include "dispatch/functions.h"
 #include "program/runtime.h"
 #include <fcntl.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 namespace {
@@ -289,6 +292,21 @@ int Beside(Driver& driver, const std::string& folder) {
   return Told(driver.Join(In(120)));
 }
 
+// Runs this in a process that is forked, until that has ended.
+template <class Life>
+void Fork(Life life) {
+  const pid_t pid = ::fork();
+  if (pid == 0) life();
+  (void)::waitpid(pid, nullptr, 0);
+}
+
+int Forked(int code) {
+  Fork([] { std::exit(7); });
+  Fork([] { throw std::runtime_error("of a forked one"); });
+  std::printf("forked ones have ended\n");
+  return code;
+}
+
 int JoinOne(Driver& driver, std::uint32_t function, std::int64_t number = 0) {
   const auto value = Schedule(driver, function, number);
   if (!value.ok()) return Told(value.status());
@@ -325,6 +343,7 @@ int main(int argc, char** argv) {
   if (mode == "flood") return JoinOne(driver, kFlood, argument(2, 1));
   if (mode == "fail") return static_cast<int>(argument(2, 3));
   if (mode == "throw") throw std::runtime_error("thrown by main");
+  if (mode == "fork") return Forked(static_cast<int>(argument(2, 3)));
   if (mode == "throw-closure") return JoinOne(driver, kThrow);
   if (mode == "segfault") return JoinOne(driver, kSegfault);
   if (mode == "beside" && argc > 2) return Beside(driver, argv[2]);

@@ -86,6 +86,11 @@ class RunningProgram {
     const v1::FromProgram* found = Find(has);
     return found == nullptr ? std::nullopt : std::optional(*found);
   }
+  std::ptrdiff_t Count(bool (v1::FromProgram::*has)() const) {
+    const std::lock_guard lock(mutex_);
+    return std::ranges::count_if(messages_,
+                                 [&](const v1::FromProgram& message) { return (message.*has)(); });
+  }
   std::vector<std::string> lines() {
     const std::lock_guard lock(mutex_);
     return lines_;

@@ -167,6 +167,15 @@ TEST_CASE("how main ends is told before the process does", "[program][unit]") {
   CHECK(end->end().status().message() == "an exception left main(): thrown by main");
 }
 
+TEST_CASE("the end of a process that main has forked is not main's", "[program][unit]") {
+  PlayedCluster cluster;
+  RunningProgram& driver = cluster.StartDriver({"fork", "3"});
+
+  CHECK(driver.AwaitLine("forked ones have ended"));
+  CHECK(driver.AwaitExit() == "exit code 3");
+  CHECK(driver.Count(&v1::FromProgram::has_end) == 1);
+}
+
 TEST_CASE("a closure that throws is an error of the program's, one that crashes is given up",
           "[program][unit]") {
   PlayedCluster cluster;

@@ -339,6 +339,16 @@ TEST_CASE_METHOD(LaunchesFixture, "A worker that is asked to end asks its proces
   CHECK(done);
 }
 
+TEST_CASE_METHOD(LaunchesFixture, "A launch that is to start while its worker drains is told so",
+                 "[worker][launch]") {
+  Prepare(5);
+  launches.OnPrepared("j", LaunchNumber(5), std::vector<std::string>{"a:1", "a:2"});
+  launches.NoteDraining();
+
+  CHECK(Code(Start(5)) == StatusCode::kUnavailable);
+  CHECK(io.started.empty());
+}
+
 TEST_CASE_METHOD(LaunchesFixture, "Processes start when the file of who is there is written",
                  "[worker][launch][elastic]") {
   Prepare(5);

@@ -411,50 +411,6 @@ TEST_CASE_METHOD(Fixture, "what an older coordinator or view still asks for is r
   CHECK(io.killed.contains(io.launched.back()));
 }
 
-TEST_CASE_METHOD(Fixture, "after a reconnect an executor that nobody asks for is ended",
-                 "[worker][unit]") {
-  StartReady(1);
-
-  SECTION("nobody") {
-    core.OnAttached();
-    scheduler.Advance(Millis(60'000));
-    CHECK(io.killed.contains(io.launched[0]));
-  }
-  SECTION("the coordinator asks again") {
-    core.OnAttached();
-    Start(1);
-    Live(io.launched[0], Millis(60'000), 0, 0);
-    CHECK_FALSE(io.killed.contains(io.launched[0]));
-  }
-}
-
-TEST_CASE_METHOD(Fixture, "draining waits for what runs, and its executor takes no more",
-                 "[worker][unit]") {
-  StartReady(1);
-  Pulse(io.launched[0], 0, 1);
-  bool drained = false;
-  core.Drain(Millis(30'000), [&drained] { drained = true; });
-  CHECK_FALSE(drained);
-  CHECK(io.sent.back().message.has_stop());
-  CHECK(Code(Start(2)) == StatusCode::kUnavailable);
-
-  Pulse(io.launched[0], 1);
-
-  CHECK(drained);
-  CHECK(io.killed.contains(io.launched[0]));
-}
-
-TEST_CASE_METHOD(Fixture, "a closure that outlasts the drain does not hold it", "[worker][unit]") {
-  StartReady(1);
-  Pulse(io.launched[0], 0, 1);
-  bool drained = false;
-  core.Drain(Millis(30'000), [&drained] { drained = true; });
-
-  scheduler.Advance(Millis(30'000));
-
-  CHECK(drained);
-}
-
 struct WarmFixture : Fixture {
   WorkerCore warm{{.cache_directory = "/cache", .warm = true}, scheduler, io};
 };
@@ -477,6 +433,33 @@ TEST_CASE_METHOD(WarmFixture, "a process is started in advance and used for the 
 
   scheduler.Advance(Millis(3'000));
   CHECK(io.launched.size() == 2);
+}
+
+TEST_CASE_METHOD(WarmFixture, "what a process wrote while it checked a job is not the next one's",
+                 "[worker][unit]") {
+  warm.Start();
+  scheduler.RunReady();
+  warm.OnCommand(StreamId(7), CheckCommand(1));
+  warm.OnLine(io.launched[0], 1, "  what():  of the job that was checked");
+  v1::FromExecutor answer;
+  answer.mutable_check();
+  warm.OnMessage(io.launched[0], answer);
+  v1::Command command;
+  command.set_id(2);
+  v1::StartExecutor& start = *command.mutable_start_executor();
+  start.mutable_plan()->set_job_id("j");
+  start.mutable_plan()->set_view(1);
+  start.mutable_plan()->set_epoch(1);
+  start.mutable_program()->set_incarnation(1);
+  warm.OnCommand(StreamId(7), command);
+  warm.OnLine(io.launched[0], 2, "of this one");
+
+  warm.OnExited(io.launched[0], "signal SIGSEGV");
+
+  const v1::ExecutorEvent end = Events().back();
+  REQUIRE(end.kind() == Event::KIND_EXITED);
+  REQUIRE(end.last_lines_size() == 1);
+  CHECK(end.last_lines(0) == "of this one");
 }
 
 TEST_CASE_METHOD(WarmFixture, "a spare process that dies is replaced later", "[worker][unit]") {

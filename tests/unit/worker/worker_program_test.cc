@@ -151,6 +151,19 @@ TEST_CASE_METHOD(Programs, "the end of a program's executor is told, and its num
   CHECK(io.programs.size() == 2);
 }
 
+TEST_CASE_METHOD(Programs, "exit is the end of a program by its own code whatever its exit code",
+                 "[worker][unit]") {
+  ServeProgram(5);
+  SECTION("a signal that others send") {
+    core.OnExited(Last(), "signal SIGKILL", true);
+    CHECK(Events().back().from_outside());
+  }
+  SECTION("exit code 0") {
+    core.OnExited(Last(), "exit code 0", true);
+    CHECK_FALSE(Events().back().from_outside());
+  }
+}
+
 TEST_CASE_METHOD(Programs, "an executor that was never ready may be asked for again",
                  "[worker][unit]") {
   const auto command = StartProgram(5);
@@ -398,6 +411,18 @@ TEST_CASE_METHOD(Programs, "draining ends at its limit though a closure runs", "
 
   CHECK(drained);
   CHECK(io.killed.contains(process));
+}
+
+TEST_CASE_METHOD(Programs, "a program that arrives while its worker drains is not probed",
+                 "[worker][unit]") {
+  ServeProgram(5);
+  const auto command = CheckProgram();
+  core.Drain(60s, [] {});
+
+  Fetched();
+
+  CHECK(io.programs.size() == 1);
+  CHECK(Code(command) == StatusCode::kUnavailable);
 }
 
 }  // namespace

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include <signal.h>
 #include <sys/stat.h>
 
 #include "tests/support/catch.h"
@@ -79,6 +80,34 @@ TEST_CASE("an executor dies with its object", "[services][unit]") {
   executor->reset();
 
   CHECK(recorder.story.back() == "exit signal SIGKILL");
+}
+
+// What it leaves has its own session, and its end of the pair: no signal to its group reaches it.
+TEST_CASE("an executor's end is told though a process that it leaves behind keeps its pipe open",
+          "[services][unit]") {
+  const testing::TempFolder dir;
+  PipeRecorder recorder;
+  const std::string left = dir / "left";
+  auto executor = ExecutorProcess::Start(
+      {.argv = {ScriptIn(dir,
+                         "setsid sh -c 'echo $$ >" + left + ".new; mv " + left + ".new " + left +
+                             "; exec sleep 1000' >/dev/null 2>&1 &\n"
+                             "until [ -e " +
+                             left +
+                             " ]; do :; done\n"
+                             "printf '\\005\\000\\000\\000\\012\\003\\022\\0019' >&3\nexit 4")}},
+      recorder.Events());
+  REQUIRE(executor.ok());
+
+  const bool told = recorder.WaitFor("exit exit code 4");
+
+  int pid = 0;
+  std::ifstream(left) >> pid;
+  CHECK(told);
+  CHECK(recorder.WaitFor("ready 9"));
+  CHECK(pid > 0);
+  if (pid > 0) CHECK(::kill(pid, SIGKILL) == 0);
+  executor->reset();
 }
 
 TEST_CASE("a program that is not there is NOT_FOUND", "[services][unit]") {

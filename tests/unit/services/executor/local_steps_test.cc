@@ -5,6 +5,8 @@
 #include <filesystem>
 #include <fstream>
 #include <limits>
+#include <new>
+#include <stdexcept>
 
 #include "common/data/batch_source.h"
 #include "common/net/handshake.h"
@@ -15,6 +17,7 @@
 #include "ps/job_shards.h"
 #include "ps/server/ps_server.h"
 #include "services/executor/evaluation.h"
+#include "services/executor/replica_source.h"
 #include "strategy/kinds/mirrored_strategy.h"
 #include "strategy/tpu/tpu_system.h"
 #include "strategy/train/checkpoint.h"
@@ -199,6 +202,31 @@ TEST_CASE("an error on one device alone is the step's error, nothing hangs", "[e
   CHECK(status.code() == StatusCode::kInvalidArgument);
   CHECK(Message(status).find("step 1") != std::string::npos);
   CHECK(Message(status).find("column \"y\"") != std::string::npos);
+}
+
+TEST_CASE("variables of which some may have been updated are not saved", "[executor][unit]") {
+  const testing::TempFolder folder;
+  const auto steps = Open(Spec(kMirrored, 2));
+  (void)LossOf(*steps, 1, Batch(1));
+  data::Element batch = Batch(2);
+  const std::vector<float> y(kBatch, std::numeric_limits<float>::infinity());
+  batch.columns[2] = data::MakeColumn<float>("y", {kBatch, 1}, y);
+  engine::StepTimes times;
+  REQUIRE_FALSE(steps->Train(2, Attempt(1), batch, times).ok());
+
+  const auto saved = steps->Save(1, folder / "step-1");
+
+  CHECK(saved.status().code() == StatusCode::kFailedPrecondition);
+  CHECK_FALSE(std::filesystem::exists(folder / "step-1"));
+}
+
+TEST_CASE("whatever a step throws is a status", "[executor][unit]") {
+  const auto thrown = [](const auto& what) { return Guarded([&] { throw what; }); };
+
+  CHECK(thrown(std::bad_alloc()).code() == StatusCode::kResourceExhausted);
+  CHECK(Message(thrown(std::length_error("too long"))).find("too long") != std::string::npos);
+  CHECK(thrown(std::length_error("too long")).code() == StatusCode::kInternal);
+  CHECK(thrown(7).code() == StatusCode::kInternal);
 }
 
 TEST_CASE("evaluation on several devices sees every example once", "[executor][unit]") {
