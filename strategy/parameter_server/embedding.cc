@@ -45,18 +45,29 @@ IndexedSlices embedding_gradient(const Variable& table) {
 
 namespace {
 
+bool AreIntegers(const torch::Tensor& tensor) {
+  return tensor.defined() &&
+         (tensor.scalar_type() == torch::kLong || tensor.scalar_type() == torch::kInt);
+}
+
+std::string TypeText(const torch::Tensor& tensor) {
+  return tensor.defined() ? torch::toString(tensor.scalar_type()) : "no tensor";
+}
+
 void RequireIntegers(const std::string& name, const torch::Tensor& ids) {
-  if (ids.defined() && (ids.scalar_type() == torch::kLong || ids.scalar_type() == torch::kInt)) {
-    return;
-  }
+  if (AreIntegers(ids)) return;
   raise(InvalidArgument("variable {}: rows are named by int32 or int64, not by {}", name,
-                        ids.defined() ? torch::toString(ids.scalar_type()) : "no tensor"));
+                        TypeText(ids)));
 }
 
 // The bag of each id.
 torch::Tensor BagsOf(const std::string& name, const torch::Tensor& ids,
                      const torch::Tensor& offsets, const torch::Tensor& weights) {
   RequireIntegers(name, ids);
+  if (!AreIntegers(offsets)) {
+    raise(InvalidArgument("lookup in variable {}: offsets are int32 or int64, not {}", name,
+                          TypeText(offsets)));
+  }
   if (ids.dim() != 1 || offsets.dim() != 1) {
     raise(
         InvalidArgument("lookup in variable {}: ids have shape {}, offsets {}; both must be lists",
@@ -101,8 +112,9 @@ torch::Tensor Combined(const torch::Tensor& rows, const torch::Tensor& bag_of, s
   const bool squares = combiner == EmbeddingCombiner::kSqrtN;
   const torch::Tensor total =
       torch::zeros({bags}, sums.options()).index_add(0, bag_of, squares ? each * each : each);
-  const torch::Tensor by = squares ? total.sqrt() : total;
-  return sums / torch::where(by == 0, torch::ones_like(by), by).reshape(wide);
+  // Before the root, whose gradient at 0 is none.
+  const torch::Tensor some = torch::where(total == 0, torch::ones_like(total), total);
+  return sums / (squares ? some.sqrt() : some).reshape(wide);
 }
 
 }  // namespace

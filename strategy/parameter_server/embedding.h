@@ -38,8 +38,8 @@ enum class EmbeddingCombiner : std::uint8_t {
 // Bags of ids, each as one combined row: bag i is ids[offsets[i]], ... up to the next bag's, as
 // torch::nn::EmbeddingBag has them. An empty bag gives zeros. `weights`: one for each id;
 // undefined: 1 each. Gradients are those of embedding_lookup(), and flow into the weights, too.
-//   INVALID_ARGUMENT: as above; ids that are no list, offsets that do not begin at 0, go back or
-//   lie beyond the ids, weights of another size.
+//   INVALID_ARGUMENT: as above; ids that are no list, offsets that are not int32 or int64, do not
+//   begin at 0, go back or lie beyond the ids, weights of another size.
 torch::Tensor embedding_lookup_sparse(const Variable& table, const torch::Tensor& ids,
                                       const torch::Tensor& offsets,
                                       const torch::Tensor& weights = {},

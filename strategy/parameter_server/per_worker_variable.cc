@@ -11,11 +11,13 @@ struct WorkerVariable::State {
   Mutex mutex;
   torch::Tensor value MUSTER_GUARDED_BY(mutex);  // replaced, never changed
 
+  // Before anything is computed with it.
+  void Require(const torch::Tensor& given) const MUSTER_REQUIRES(mutex) {
+    if (given.dim() == 0 || given.sizes().equals(value.sizes())) return;
+    raise(InvalidArgument("a per-worker variable has shape {}; it is given {}", ShapeText(value),
+                          ShapeText(given)));
+  }
   void Store(const torch::Tensor& next) MUSTER_REQUIRES(mutex) {
-    if (next.dim() > 0 && !next.sizes().equals(value.sizes())) {
-      raise(InvalidArgument("a per-worker variable has shape {}; it is given {}", ShapeText(value),
-                            ShapeText(next)));
-    }
     value = torch::empty_like(value).copy_(next.expand_as(value));
   }
 };
@@ -33,16 +35,23 @@ torch::Tensor WorkerVariable::value() const {
 void WorkerVariable::assign(const torch::Tensor& value) {
   const torch::NoGradGuard no_grad;
   const MutexLock lock(state_->mutex);
+  state_->Require(value);
   state_->Store(value);
 }
 
 void WorkerVariable::assign_add(const torch::Tensor& value) {
   const torch::NoGradGuard no_grad;
   const MutexLock lock(state_->mutex);
+  state_->Require(value);
   state_->Store(state_->value + value);
 }
 
-void WorkerVariable::assign_sub(const torch::Tensor& value) { assign_add(-value); }
+void WorkerVariable::assign_sub(const torch::Tensor& value) {
+  const torch::NoGradGuard no_grad;
+  const MutexLock lock(state_->mutex);
+  state_->Require(value);
+  state_->Store(state_->value - value);
+}
 
 namespace internal {
 namespace per_worker_variable {

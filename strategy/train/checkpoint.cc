@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <future>
 #include <set>
+#include <system_error>
 #include <utility>
 
 #include <fmt/format.h>
@@ -23,6 +24,7 @@
 #include "strategy/core/internal/between.h"
 #include "strategy/train/internal/saved_state.h"
 #include "strategy/train/module.h"
+#include "strategy/variables/internal/variable_policy.h"
 #include "strategy/variables/internal/variable_state.h"
 
 namespace muster {
@@ -169,6 +171,39 @@ struct RestoreStatus::Impl {
     }
   }
 
+  // Takes the values, and writes them meanwhile where this process does.
+  void Begin(const std::string& directory, std::uint64_t at_step) const MUSTER_REQUIRES(saving) {
+    Wait();
+    std::vector<Named> values;
+    CheckpointJob of;
+    {
+      const MutexLock lock(mutex);
+      values = Collect();
+      of = job;
+    }
+    if (!Writes()) {  // what there was to do is done
+      std::promise<void> done;
+      done.set_value();
+      save = done.get_future().share();
+      return;
+    }
+    try {
+      save = std::async(std::launch::async, [=, values = std::move(values)] {
+               WriteAll(directory, at_step, of, values);
+             }).share();
+    } catch (const std::system_error&) {  // no thread for it: whoever waits is told, all members
+      std::promise<void> failed;
+      failed.set_exception(std::current_exception());
+      save = failed.get_future().share();
+    }
+  }
+
+  // Whether this process writes the files.
+  bool Writes() const {
+    const collectives::Group* const between = Between();
+    return between == nullptr || between->rank() == 0;
+  }
+
   // The processes whose variables these are; null: this one's alone.
   collectives::Group* Between() const {
     const MutexLock lock(mutex);
@@ -214,12 +249,16 @@ struct RestoreStatus::Impl {
       raise(InvalidArgument("tensor {} of the checkpoint has shape {}, variable {} has {}", name,
                             ShapeText(value), variable.name(), ShapeText(variable.sizes())));
     }
-    if (variable.is_initialized() && !c10::canCast(value.scalar_type(), variable.dtype())) {
-      raise(
-          InvalidArgument("tensor {} of the checkpoint is {}, which variable {} of {} cannot hold",
-                          name, torch::toString(value.scalar_type()), variable.name(),
-                          torch::toString(variable.dtype())));
+    // One without a value may have been given a type.
+    const std::optional<torch::ScalarType> type =
+        variable.is_initialized() ? variable.dtype() : variable.state()->dtype;
+    if (type.has_value() && !c10::canCast(value.scalar_type(), *type)) {
+      raise(InvalidArgument(
+          "tensor {} of the checkpoint is {}, which variable {} of {} cannot hold", name,
+          torch::toString(value.scalar_type()), variable.name(), torch::toString(*type)));
     }
+    if (!type.has_value())
+      variable.state()->policy->CheckType(*variable.state(), value.scalar_type());
     return value;
   }
 
@@ -348,37 +387,21 @@ Variable Checkpoint::create(const std::string& name, InitialValue initial_value,
   return variable;
 }
 
+// Nobody else's save comes between: the error that is waited for is this one's.
 void Checkpoint::save(const std::string& directory, std::uint64_t step) const {
-  save_async(directory, step);
-  wait();
+  RequireOutsideReplicas("Checkpoint::save()");
+  const MutexLock saving(impl_->saving);
+  impl_->Begin(directory, step);
+  impl_->Wait();
 }
 
 void Checkpoint::save_async(const std::string& directory, std::uint64_t step) const {
   RequireOutsideReplicas("Checkpoint::save()");
   const MutexLock saving(impl_->saving);
-  impl_->Wait();
-  std::vector<Named> values;
-  CheckpointJob job;
-  {
-    const MutexLock lock(impl_->mutex);
-    values = impl_->Collect();
-    job = impl_->job;
-  }
-  if (!writes()) {  // what there was to do is done
-    std::promise<void> done;
-    done.set_value();
-    impl_->save = done.get_future().share();
-    return;
-  }
-  impl_->save = std::async(std::launch::async, [=, values = std::move(values)] {
-                  WriteAll(directory, step, job, values);
-                }).share();
+  impl_->Begin(directory, step);
 }
 
-bool Checkpoint::writes() const {
-  const collectives::Group* const between = impl_->Between();
-  return between == nullptr || between->rank() == 0;
-}
+bool Checkpoint::writes() const { return impl_->Writes(); }
 
 std::string Checkpoint::said_by_first(const std::string& text) const {
   collectives::Group* const between = impl_->Between();
@@ -484,11 +507,19 @@ std::optional<std::string> CheckpointManager::latest_checkpoint() const {
 
 std::optional<std::string> CheckpointManager::restore_latest() {
   checkpoint_.wait();
-  std::vector<std::string> all = checkpoints();
   std::string newest;  // the name of its folder
-  for (auto path = all.rbegin(); path != all.rend() && newest.empty(); ++path) {
-    if (storage::Verify(*path).code() == StatusCode::kDataLoss) continue;
-    newest = path->substr(path->rfind('/') + 1);
+  const auto look = [&] {
+    const std::vector<std::string> all = checkpoints();
+    for (auto path = all.rbegin(); path != all.rend() && newest.empty(); ++path) {
+      if (storage::Verify(*path).code() == StatusCode::kDataLoss) continue;
+      newest = path->substr(path->rfind('/') + 1);
+    }
+  };
+  if (collectives::Group* const between = checkpoint_.impl_->Between()) {
+    // Only the first reads all of it; what it cannot, the others do not wait for.
+    internal::done_by_first(*between, "look for a checkpoint", look);
+  } else {
+    look();
   }
   newest = checkpoint_.said_by_first(newest);
   if (newest.empty()) return std::nullopt;

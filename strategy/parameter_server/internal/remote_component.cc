@@ -251,6 +251,9 @@ void RemoteComponent::Assign(const torch::Tensor& value, torch::ScalarType type)
 bool RemoteComponent::Apply(WriteKind kind, const std::string& variable,
                             const WriteArgument& argument) {
   const Use use = Begin();
+  // A closure has nowhere to write to; outside of one an executor only says what the variable looks
+  // like (Assign).
+  if (use.variable == nullptr && use.session != nullptr) RaiseNotMade();
   if (use.variable == nullptr) return false;
   const WriteArgument fitted =
       Fitted(kind, variable, *ScalarTypeOf(use.variable->dtype), use.variable->shape, argument);

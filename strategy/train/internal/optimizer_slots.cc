@@ -40,6 +40,41 @@ std::vector<Slot> AdamSlots(State& state) {
           {.name = "max_exp_avg_sq", .tensor = &state.max_exp_avg_sq(), .required = false}};
 }
 
+// Those of the parameter's group.
+const optim::OptimizerOptions& OptionsOf(const Optimizer& optimizer,
+                                         const torch::Tensor& parameter) {
+  for (const optim::OptimizerParamGroup& group : optimizer.param_groups()) {
+    for (const torch::Tensor& one : group.params()) {
+      if (one.is_same(parameter) && group.has_options()) return group.options();
+    }
+  }
+  return optimizer.defaults();
+}
+
+template <class State, class Options>
+void AddAmsgrad(OptimizerParamState& state, const Options& options,
+                const torch::Tensor& parameter) {
+  torch::Tensor& largest = static_cast<State&>(state).max_exp_avg_sq();
+  if (options.amsgrad() && !largest.defined()) largest = torch::zeros_like(parameter);
+}
+
+// What the optimizer's own options ask for beside what is restored, which was saved under others:
+// as in the first step. libtorch makes it there alone, and fails where a state lacks it.
+void AddMissing(OptimizerParamState& state, const optim::OptimizerOptions& options,
+                const torch::Tensor& parameter) {
+  if (const auto* const adam = dynamic_cast<const optim::AdamOptions*>(&options)) {
+    AddAmsgrad<optim::AdamParamState>(state, *adam, parameter);
+  } else if (const auto* const adamw = dynamic_cast<const optim::AdamWOptions*>(&options)) {
+    AddAmsgrad<optim::AdamWParamState>(state, *adamw, parameter);
+  } else if (const auto* const rms = dynamic_cast<const optim::RMSpropOptions*>(&options)) {
+    auto& of = static_cast<optim::RMSpropParamState&>(state);
+    if (rms->momentum() > 0 && !of.momentum_buffer().defined()) {
+      of.momentum_buffer(torch::zeros_like(parameter));
+    }
+    if (rms->centered() && !of.grad_avg().defined()) of.grad_avg(torch::zeros_like(parameter));
+  }
+}
+
 [[noreturn]] void RaiseUnknown(const char* what) {
   raise(
       Unimplemented("{}: the state of optimizers other than SGD, Adam, AdamW, Adagrad and RMSprop "
@@ -199,7 +234,9 @@ void WriteSlots(Optimizer& optimizer, const std::vector<torch::Tensor>& paramete
         *slot.tensor = torch::empty_like(parameters[i]).copy_(found->second);
       }
     }
-    if (any) SetState(optimizer, parameters[i], std::move(state));
+    if (!any) continue;
+    AddMissing(*state, OptionsOf(optimizer, parameters[i]), parameters[i]);
+    SetState(optimizer, parameters[i], std::move(state));
   }
 }
 

@@ -96,8 +96,14 @@ void VariableState::WriteOne(WriteKind write, int index, const WriteArgument& ar
     raise(FailedPrecondition("{}: variable {} is not initialised: call initialize() first",
                              name_of(write), name));
   }
-  const torch::ScalarType type = dtype.value_or(argument.values.scalar_type());
+  const torch::ScalarType given = argument.values.scalar_type();
+  const torch::ScalarType type = dtype.value_or(given);
   policy->CheckType(*this, type);
+  // As where it has a value already.
+  if (!c10::canCast(given, type)) {
+    raise(InvalidArgument("variable {} is {} and cannot be assigned {}", name,
+                          torch::toString(type), torch::toString(given)));
+  }
   component.Assign(argument.values, type);
 }
 

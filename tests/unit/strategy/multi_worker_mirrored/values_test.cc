@@ -402,6 +402,29 @@ TEST_CASE("a checkpoint that holds optimizers alone is the chief's to write as w
   CHECK(wrote == std::vector<int>{1, 0});
 }
 
+TEST_CASE("the chief alone looks for the newest checkpoint", "[strategy][unit]") {
+  const TempFolder folder;
+  std::ofstream(folder / "file") << "no folder";
+  const auto restore = [&](bool chief_can) {
+    return on_cluster<std::string>(2, 1, [&](MultiWorkerMirroredStrategy& strategy) {
+      const auto scope = strategy.scope();
+      Checkpoint checkpoint({{"w", Variable::create("w", torch::zeros({2}))}});
+      (void)CheckpointManager(checkpoint, folder / "saved", 2).save(1);
+      const bool can = chief_can == (strategy.id_in_cluster() == 0);
+      CheckpointManager manager(checkpoint, folder / (can ? "saved" : "file"), 2);
+      const auto error = error_of([&] { (void)manager.restore_latest(); });
+      return error ? error->message() : "";
+    });
+  };
+  const auto of_chief = restore(true);
+  CHECK(of_chief[0].empty());
+  CHECK(of_chief[1].find("file/step-000000000001") != std::string::npos);
+  // What the chief cannot read is every worker's error.
+  const auto of_none = restore(false);
+  CHECK(of_none[0].find(folder / "file") != std::string::npos);
+  CHECK(of_none[1] == of_none[0]);
+}
+
 TEST_CASE("a checkpoint that the chief cannot write is every worker's error", "[strategy][unit]") {
   const TempFolder folder;
   std::ofstream(folder / "file") << "no folder";

@@ -3,6 +3,7 @@
 #include <thread>
 
 #include "strategy/parameter_server/internal/closure_session.h"
+#include "strategy/parameter_server/internal/remote_component.h"
 #include "tests/support/temp_folder.h"
 #include "tests/unit/strategy/parameter_server/servers.h"
 
@@ -87,6 +88,7 @@ namespace {
 using namespace closures_of_servers;
 using testing::says;
 using testing::Servers;
+using testing::throws;
 
 struct ClosureFixture {
   ClosureFixture() {
@@ -203,6 +205,21 @@ TEST_CASE_METHOD(ImmediateFixture,
   CHECK(written() == kWrites);
   run(2, 1);
   CHECK(written() == kWrites);
+}
+
+TEST_CASE("an executor refuses to write a variable that the driver has not made",
+          "[strategy][unit]") {
+  const Servers servers;
+  // As an executor has it, which did not create it with a value.
+  internal::RemoteComponent none("none", device::Place{}, nullptr, nullptr, {});
+  internal::ClosureSession session(servers.connection, ClosureId(1), Attempt(1), 0);
+  const internal::ClosureSession::Scope scope(session);
+  for (int i = 0; i < 2; ++i) {
+    CHECK(throws(ErrorCode::kFailedPrecondition, "variable none is on no parameter server", [&] {
+      (void)none.Apply(internal::WriteKind::kAssign, "none", {.values = torch::ones({2})});
+    }));
+    CHECK_FALSE(none.form().has_value());
+  }
 }
 
 TEST_CASE("immediate writes have no place in synchronous steps", "[strategy][unit]") {

@@ -236,6 +236,23 @@ TEST_CASE_METHOD(RowsFixture, "a per-worker variable is each worker's own, and a
                [&] { coordinator.join(); }));
 }
 
+TEST_CASE("a per-worker variable takes unsigned numbers away and refuses other shapes",
+          "[strategy][unit]") {
+  WorkerVariable seen(torch::tensor({10, 20, 30}));
+  const torch::Tensor before = seen.value();
+  seen.assign_sub(torch::tensor({1, 2, 3}, torch::kByte));
+  CHECK(seen.value().equal(torch::tensor({9, 18, 27})));
+  seen.assign_sub(torch::tensor(9, torch::kByte));
+  CHECK(seen.value().equal(torch::tensor({0, 9, 18})));
+  CHECK(before.equal(torch::tensor({10, 20, 30})));
+  for (const torch::Tensor& other : {torch::ones({2}), torch::ones({1}), torch::ones({2, 3})}) {
+    CHECK(throws(ErrorCode::kInvalidArgument, "has shape [3]; it is given",
+                 [&] { seen.assign_add(other); }));
+    CHECK(throws(ErrorCode::kInvalidArgument, "has shape [3]; it is given",
+                 [&] { seen.assign_sub(other); }));
+  }
+}
+
 TEST_CASE_METHOD(RowsFixture, "a function may be given a variable", "[strategy][unit]") {
   {
     const auto scope = strategy.scope();
@@ -442,10 +459,33 @@ TEST_CASE("bags of ids are combined, and a safe lookup leaves out what is none",
   CHECK(throws(ErrorCode::kInvalidArgument, "offset 1 is 3, after 0 of 2 ids", [&] {
     (void)embedding_lookup_sparse(table, torch::tensor({1, 2}), torch::tensor({0, 3}));
   }));
+  for (const torch::Tensor& none : {torch::Tensor(), torch::tensor({0.0F, 1.9F})}) {
+    CHECK(throws(ErrorCode::kInvalidArgument, "offsets are int32 or int64, not",
+                 [&] { (void)embedding_lookup_sparse(table, torch::tensor({1, 2}), none); }));
+  }
   // 1.9 is no row 1.
   CHECK(throws(ErrorCode::kInvalidArgument, "rows are named by int32 or int64, not by Float", [&] {
     (void)safe_embedding_lookup_sparse(table, torch::tensor({1.9F}), torch::tensor({0}));
   }));
+}
+
+TEST_CASE("a bag whose weights are all 0 is zeros and gives its weights no gradient",
+          "[strategy][unit]") {
+  const Servers servers;
+  ParameterServerStrategy strategy;
+  const auto scope = strategy.scope();
+  const Variable table = Variable::create("table", torch::ones({3, 2}));
+  const torch::Tensor ids = torch::tensor({0, 1, 2});
+  for (const EmbeddingCombiner combiner :
+       {EmbeddingCombiner::kSum, EmbeddingCombiner::kMean, EmbeddingCombiner::kSqrtN}) {
+    torch::Tensor weights = torch::tensor({0.0F, 0.0F, 2.0F}).requires_grad_();
+    const torch::Tensor bags =
+        embedding_lookup_sparse(table, ids, torch::tensor({0, 2}), weights, combiner);
+    CHECK(bags[0].equal(torch::zeros({2})));
+    bags.sum().backward();
+    CHECK(weights.grad().isfinite().all().item<bool>());
+    CHECK(embedding_gradient(table).values.isfinite().all().item<bool>());
+  }
 }
 
 TEST_CASE("a cut parameter of a module is one variable that shows its shards",

@@ -3,6 +3,7 @@
 
 #include <filesystem>
 #include <fstream>
+#include <thread>
 
 #include "common/storage/checkpoint.h"
 #include "muster/v1/checkpoint.pb.h"
@@ -241,6 +242,74 @@ TEST_CASE("a checkpoint of a type that a variable cannot hold changes nothing",
   later.restore(directory / "floats");
   CHECK(code_of([&] { later.track("b", b); }) == ErrorCode::kInvalidArgument);
   later.track("b", plain(torch::zeros({2})));  // it has not been taken for the other one
+}
+
+TEST_CASE("a value is not restored to a variable without one whose type cannot hold it",
+          "[strategy][unit]") {
+  TempFolder directory;
+  const Variable a = plain(5.0);
+  Checkpoint({{"a", a}, {"v", plain(1.5)}}).save(directory / "floats");
+  a.assign(1.0);
+  MirroredStrategy strategy(cpus(2));
+  const auto scope = strategy.scope();
+  const VariableOptions typed{.dtype = torch::kLong, .initialize = false};
+  const Variable v = Variable::create("v", 0, typed);
+  Checkpoint both({{"a", a}, {"v", v}});
+  CHECK(throws(ErrorCode::kInvalidArgument, "is Float, which variable v of Long cannot hold",
+               [&] { both.restore(directory / "floats"); }));
+  CHECK_FALSE(v.is_initialized());
+  CHECK(number(a) == 1);
+  Checkpoint creates;
+  creates.restore(directory / "floats");
+  CHECK(throws(ErrorCode::kInvalidArgument, "cannot be assigned Float",
+               [&] { (void)creates.create("v", 0, typed); }));
+}
+
+TEST_CASE("whole numbers are not restored to a mean without a value, nor anything beside it",
+          "[strategy][unit]") {
+  TempFolder directory;
+  const Variable a = plain(5.0);
+  {
+    const Variable whole = Variable::create("m", 7, VariableOptions{.dtype = torch::kLong});
+    Checkpoint({{"a", a}, {"m", whole}}).save(directory / "whole");
+  }
+  a.assign(1.0);
+  MirroredStrategy strategy(cpus(2));
+  const auto scope = strategy.scope();
+  const Variable mean =
+      Variable::create("m", 0,
+                       VariableOptions{.synchronization = VariableSynchronization::kOnRead,
+                                       .aggregation = VariableAggregation::kMean,
+                                       .initialize = false});
+  Checkpoint both({{"a", a}, {"m", mean}});
+
+  CHECK_THROWS_AS(both.restore(directory / "whole"), Error);
+  CHECK_FALSE(mean.is_initialized());
+  CHECK(number(a) == 1);
+}
+
+TEST_CASE("saves of several threads tell each its own error", "[strategy][unit]") {
+  constexpr int kThreads = 4;
+  constexpr int kSaves = 1000;
+  TempFolder directory;
+  Checkpoint checkpoint({{"v", plain(1.0)}});
+  std::vector<int> own(kThreads);
+  std::vector<std::thread> threads;
+  for (int i = 0; i < kThreads; ++i) {
+    const std::string file = directory / ("file-" + std::to_string(i));
+    std::ofstream(file) << "no folder";
+    threads.emplace_back([&checkpoint, &count = own[static_cast<std::size_t>(i)], file] {
+      for (int n = 0; n < kSaves; ++n) {
+        try {
+          checkpoint.save(file + "/below");
+        } catch (const Error& error) {
+          if (error.message().find(file) != std::string::npos) ++count;
+        }
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  CHECK(own == std::vector<int>(kThreads, kSaves));
 }
 
 TEST_CASE("a save that fails over a checkpoint leaves a whole one, however many have failed",

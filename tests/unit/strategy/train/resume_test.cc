@@ -145,6 +145,47 @@ TEST_CASE("steps that a job's checkpoint counts for all parameters together are 
   CHECK(state.at("second.bias/slot/exp_avg").equal(torch::full({3}, 0.5, torch::kFloat64)));
 }
 
+// The same optimizer, before and after; what the state lacks is 0, as in its first step.
+template <class Torch, class Options>
+void CheckOtherOptions(const Options& before, const Options& after, const std::string& added) {
+  const TempFolder folder;
+  int saved = 0;
+  for (const auto& [name, strategy] : all_strategies()) {
+    CAPTURE(name, added);
+    Program<Torch, Options> first(*strategy, float64_net(), before);
+    first.Train(0, 3);
+    const std::string path = folder / std::to_string(saved++);
+    first.Tracked().save(path, 3);
+    Program<Torch, Options> other(*strategy, OtherNet(), after);
+    other.Train(20, 22);
+
+    (void)other.Tracked().restore(path).assert_existing_matched();
+    std::map<std::string, torch::Tensor> state = other.optimizer.state();
+    CHECK_FALSE(state.at("first.weight/slot/" + added).any().item<bool>());
+    other.Train(3, 5);
+
+    for (int r = 1; r < other.net.size(); ++r) {
+      CHECK(difference(*other.net.copy(r), *other.net.copy(0)) == 0);
+    }
+    state = other.optimizer.state();
+    CHECK(state.at("first.weight/slot/step").item<std::int64_t>() == 5);
+  }
+}
+
+TEST_CASE("an optimizer goes on from the state of one with fewer options", "[strategy][unit]") {
+  using torch::optim::AdamOptions;
+  using torch::optim::AdamWOptions;
+  using torch::optim::RMSpropOptions;
+  CheckOtherOptions<torch::optim::Adam>(AdamOptions(0.01), AdamOptions(0.01).amsgrad(true),
+                                        "max_exp_avg_sq");
+  CheckOtherOptions<torch::optim::AdamW>(AdamWOptions(0.01), AdamWOptions(0.01).amsgrad(true),
+                                         "max_exp_avg_sq");
+  CheckOtherOptions<torch::optim::RMSprop>(RMSpropOptions(0.01), RMSpropOptions(0.01).momentum(0.5),
+                                           "momentum");
+  CheckOtherOptions<torch::optim::RMSprop>(RMSpropOptions(0.01),
+                                           RMSpropOptions(0.01).centered(true), "grad_avg");
+}
+
 TEST_CASE("what does not fit the optimizer is refused, and nothing is restored",
           "[strategy][unit]") {
   const TempFolder folder;

@@ -427,6 +427,30 @@ TEST_CASE("a mean of integers that replicas read is refused when the variable is
   }
 }
 
+TEST_CASE("the first value that is assigned must convert to the variable's type, too",
+          "[strategy][unit]") {
+  MirroredStrategy mirrored(cpus(2));
+  CentralStorageStrategy central(cpus(2));
+  for (Strategy* const strategy : std::vector<Strategy*>{&mirrored, &central}) {
+    for (const auto synchronization : {kOnWrite, kOnRead}) {
+      const auto scope = strategy->scope();
+      const Variable v = Variable::create("v", 0,
+                                          {.synchronization = synchronization,
+                                           .aggregation = kSum,
+                                           .dtype = torch::kLong,
+                                           .initialize = false});
+      for (const VariableValue& value : {VariableValue(1.5), VariableValue(torch::tensor(1.5F))}) {
+        CHECK(throws(ErrorCode::kInvalidArgument, "variable v is Long and cannot be assigned",
+                     [&] { v.assign(value); }));
+        CHECK_FALSE(v.is_initialized());
+      }
+      v.assign(torch::tensor(6, torch::kInt));
+      CHECK(number(v) == 6);
+      CHECK(v.dtype() == torch::kLong);
+    }
+  }
+}
+
 #if !defined(__SANITIZE_THREAD__) && !defined(__SANITIZE_ADDRESS__)
 // In a process of its own, whose limit this is.
 TEST_CASE("a process with few addresses", "[.]") {
