@@ -40,9 +40,11 @@ void MarkStorage(const c10::Storage& storage, Place place) {
 }  // namespace
 
 Result<Place> ParsePlace(std::string_view name) {
-  constexpr std::string_view kHere = "/job:localhost/replica:0/task:0";
   std::string_view rest = name;
-  if (rest.starts_with(kHere)) rest.remove_prefix(kHere.size());
+  for (const std::string_view part : {"/job:localhost", "/replica:0", "/task:0"}) {
+    const bool said = rest.starts_with(part) && rest.substr(part.size()).starts_with('/');
+    if (said) rest.remove_prefix(part.size());
+  }
   if (rest.starts_with("/device:")) {
     rest.remove_prefix(8);
   } else if (rest.starts_with("/")) {

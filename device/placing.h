@@ -19,7 +19,8 @@ class Tensor;
 
 namespace muster::device {
 
-// "CPU:1", "cpu:1", "/gpu:0", "TPU:3", "/job:localhost/replica:0/task:0/device:CPU:1".
+// "CPU:1", "cpu:1", "/gpu:0", "TPU:3", "/job:localhost/replica:0/task:0/device:CPU:1", also without
+// its first parts: "/task:0/device:TPU:3" is what a topology calls a core.
 // INVALID_ARGUMENT: another form, an index out of range, or a device of another task.
 Result<Place> ParsePlace(std::string_view name);
 // The same; INVALID_ARGUMENT, too: a GPU that this machine does not have, or a TPU core that is not

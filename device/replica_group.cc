@@ -8,6 +8,7 @@
 #include <fmt/core.h>
 #include <pthread.h>
 
+#include "common/base/time_left.h"
 #include "common/base/words.h"
 
 namespace muster::device {
@@ -158,7 +159,8 @@ void ReplicaGroup::FailMeetingIfStuck() {
   if (waiting_ == 0) return;
   if (cancelled_) {
     EndMeeting(
-        make_exception_(Cancelled("another replica failed while this one waited: {}", Describe())));
+        make_exception_(Cancelled("another replica failed while this one waited: {}", Describe())),
+        /*unwinds=*/true);
     return;
   }
   bool somebody_returned = false;
@@ -175,12 +177,13 @@ Status ReplicaGroup::MismatchedCalls() const {
       Describe());
 }
 
-void ReplicaGroup::EndMeeting(std::exception_ptr error) {
+void ReplicaGroup::EndMeeting(std::exception_ptr error, bool unwinds) {
   for (State& state : states_) {
     if (state == State::kWaiting) state = State::kRunning;
   }
   waiting_ = 0;
   meeting_->error = std::move(error);
+  meeting_->unwinds = unwinds;
   meeting_->over = true;
   meeting_ = std::make_shared<Meeting>();
   threads_->meet.notify_all();
@@ -218,7 +221,7 @@ void ReplicaGroup::Meet(int replica, Arrival arrival,
     LookBeforeSleep(meeting->over);
     lock.lock();
     if (timeout.has_value() && timeout->count() > 0) {
-      const auto deadline = std::chrono::steady_clock::now() + *timeout;
+      const TimePoint deadline = After(*timeout);
       while (!meeting->over && threads_->meet.wait_until(threads_->mutex, deadline)) {
       }
       // Where all have come, the last one is at the joint work.
@@ -246,7 +249,8 @@ void ReplicaGroup::Meet(int replica, Arrival arrival,
     EndMeeting(std::move(error));
   }
   if (meeting->error != nullptr) {
-    t_unwinding = cancelled_;
+    // Not whether any has failed by now: one that got the same error may have been quicker.
+    t_unwinding = meeting->unwinds;
     std::rethrow_exception(meeting->error);
   }
 }

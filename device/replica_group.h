@@ -69,6 +69,7 @@ class ReplicaGroup {
   struct Meeting {
     std::atomic<bool> over = false;  // written with the mutex held
     std::exception_ptr error;        // read once it is over
+    bool unwinds = false;            // the error is not that of those who get it
   };
 
   void ThreadMain(int replica);
@@ -88,7 +89,7 @@ class ReplicaGroup {
 
   // When those who have not arrived never will.
   void FailMeetingIfStuck() MUSTER_REQUIRES(threads_->mutex);
-  void EndMeeting(std::exception_ptr error) MUSTER_REQUIRES(threads_->mutex);
+  void EndMeeting(std::exception_ptr error, bool unwinds = false) MUSTER_REQUIRES(threads_->mutex);
   bool SameCalls() const MUSTER_REQUIRES(threads_->mutex);
   Status MismatchedCalls() const MUSTER_REQUIRES(threads_->mutex);
   std::string Describe() const MUSTER_REQUIRES(threads_->mutex);

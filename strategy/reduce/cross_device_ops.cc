@@ -106,8 +106,13 @@ std::vector<torch::Tensor> CrossDeviceOps::reduce_any(ReduceOp op,
     const device::PlaceScope scope(to.places()[0]);
     return CopyToAll(to_sparse(ReduceSlices(op, slices)), to);
   }
-  // Nothing to add up: a copy, for which no transport is needed.
-  if (values.size() == 1 && to.places().size() == 1) return CopyToAll(values[0], to);
+  // Nothing to add up: a copy, for which no transport is needed. A mean of integers is float64, of
+  // one value's as well.
+  if (values.size() == 1 && to.places().size() == 1) {
+    const bool integers = torch::isIntegralType(values[0].scalar_type(), /*includeBool=*/true);
+    return CopyToAll(
+        op == ReduceOp::kMean && integers ? internal::mean_of(values[0], 1) : values[0], to);
+  }
   return reduce_implementation(op, values, to, options);
 }
 
@@ -154,6 +159,7 @@ std::vector<Mirrored<torch::Tensor>> CrossDeviceOps::batch_reduce(
 
 Mirrored<torch::Tensor> CrossDeviceOps::broadcast(const torch::Tensor& value,
                                                   const Destinations& to) {
+  if (!value.defined()) raise(InvalidArgument("an undefined tensor cannot be broadcast"));
   return Mirrored<torch::Tensor>(CopyToAll(value, to));
 }
 
@@ -167,11 +173,11 @@ std::vector<std::vector<torch::Tensor>> CrossDeviceOps::reduce_in_step(
     const Destinations& devices, const CommunicationOptions& options) {
   collectives::Group* const between = strategy.collectives();
   if (between == nullptr) return batch_reduce_implementation(op, values, devices, options);
+  auto own = internal::brought_by(between, [&] {
+    return batch_reduce_implementation(ReduceOp::kSum, WithRoom(op, values), devices, options);
+  });
   std::vector<torch::Tensor> sums;
-  for (auto& sum :
-       batch_reduce_implementation(ReduceOp::kSum, WithRoom(op, values), devices, options)) {
-    sums.push_back(std::move(sum[0]));
-  }
+  for (auto& sum : own) sums.push_back(std::move(sum[0]));
   std::vector<torch::Tensor> totals =
       internal::sum_between_cards(*between, devices.places()[0], sums, options.timeout);
   std::vector<std::vector<torch::Tensor>> results;
@@ -192,7 +198,9 @@ std::vector<torch::Tensor> CrossDeviceOps::all_reduce(ReplicaContext& context, R
   JointCall mine{values};
   const auto joint = [&](const Arrivals<JointCall>& calls) {
     const Destinations devices(context.strategy().worker_devices());
-    auto results = reduce_in_step(context.strategy(), op, Transposed(calls), devices, options);
+    const auto brought =
+        internal::brought_by(context.strategy().collectives(), [&] { return Transposed(calls); });
+    auto results = reduce_in_step(context.strategy(), op, brought, devices, options);
     GiveResults(calls, results);
   };
   context.meet(fmt::format("all_reduce {} by {}", name_of(op), name()), mine, joint,
@@ -216,7 +224,7 @@ std::vector<torch::Tensor> CrossDeviceOps::all_gather(ReplicaContext& context,
     const Destinations devices(context.strategy().worker_devices());
     std::vector<std::vector<torch::Tensor>> results;
     collectives::Group* const between = context.strategy().collectives();
-    for (const auto& value : Transposed(calls)) {
+    for (const auto& value : internal::brought_by(between, [&] { return Transposed(calls); })) {
       const auto all = between == nullptr
                            ? value
                            : internal::values_of_all(*between, "all_gather", value, left());

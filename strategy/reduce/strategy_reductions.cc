@@ -4,6 +4,7 @@
 #include "collectives/kernels.h"
 #include "device/placing.h"
 #include "strategy/base/internal/raise.h"
+#include "strategy/core/default_strategy.h"
 #include "strategy/core/internal/between.h"
 #include "strategy/core/strategy.h"
 #include "strategy/reduce/cross_device_ops.h"
@@ -17,6 +18,13 @@ namespace {
 
 // Where libtorch would allocate here.
 Destinations CurrentDevice() { return device::PlaceScope::Current().Canonical(); }
+
+// A reduction of one value, which nothing has moved yet.
+torch::Tensor AtCurrentDevice(const torch::Tensor& value) {
+  const device::Place here = device::PlaceScope::Current();
+  const bool somewhere = value.layout() == torch::kStrided || value.is_sparse();
+  return !somewhere || device::PlaceOf(value) == here ? value : internal::copy_to(value, here);
+}
 
 // Up to this many bytes every process gets all values and adds them in the order of replicas, as
 // one process would: bit for bit the same.
@@ -33,13 +41,22 @@ bool AddsUpBetween(ReduceOp op, const std::vector<torch::Tensor>& values) {
 // The reduction over what all processes bring: of each replica its value, or one plain value.
 torch::Tensor ReduceEverywhere(collectives::Group& between, ReduceOp op,
                                const std::vector<torch::Tensor>& values, const Axes& axes) {
+  std::vector<torch::Tensor> defined;
   for (const torch::Tensor& value : values) {
-    if (!value.defined()) raise(InvalidArgument("a replica holds an undefined tensor"));
+    if (value.defined()) defined.push_back(value);
   }
-  if (axes.given() || !AddsUpBetween(op, values)) {
+  // The others may be about to add up: none waits for this one.
+  const bool add_up = !axes.given() && !defined.empty() && AddsUpBetween(op, defined);
+  if (add_up && defined.size() < values.size()) {
+    internal::brought_by(&between,
+                         [] { raise(InvalidArgument("a replica holds an undefined tensor")); });
+  }
+  // What is undefined here, or sparse, all hear of.
+  if (!add_up) {
     return internal::reduce_tensors(op, internal::values_of_all(between, "reduce", values), axes);
   }
-  const torch::Tensor sum = internal::reduce_tensors(ReduceOp::kSum, values, axes);
+  const torch::Tensor sum = internal::brought_by(
+      &between, [&] { return internal::reduce_tensors(ReduceOp::kSum, values, axes); });
   const torch::Tensor total = internal::here(internal::sum_between(between, {sum})[0]);
   if (op == ReduceOp::kSum) return total;
   return internal::mean_of(total, static_cast<double>(values.size()) * between.size());
@@ -58,12 +75,23 @@ torch::Tensor Strategy::reduce_components(ReduceOp op, const std::vector<torch::
                                           const Axes& axes) const {
   internal::check_op(op);
   if (::muster::collectives::Group* const between = collectives()) {
-    if (!is_slices(values[0])) return ReduceEverywhere(*between, op, values, axes);
-    std::vector<IndexedSlices> slices;
-    for (const torch::Tensor& value : values) slices.push_back(to_slices(value));
+    const auto slices = internal::brought_by(between, [&] {
+      std::vector<IndexedSlices> rows;
+      if (!is_slices(values[0])) return rows;
+      for (const torch::Tensor& value : values) rows.push_back(to_slices(value));
+      return rows;
+    });
+    if (slices.empty()) return ReduceEverywhere(*between, op, values, axes);
     return to_sparse(reduce_slices(op, slices, axes));
   }
-  if (axes.given() || values.size() == 1) return internal::reduce_tensors(op, values, axes);
+  if (values.size() == 1) {
+    const torch::Tensor one = internal::reduce_tensors(op, values, axes);
+    // The default strategy gives back what it is given; others memory of its own, as from several.
+    if (this == &default_strategy()) return one;
+    return one.is_same(values[0]) ? internal::copy_to(one, device::PlaceScope::Current())
+                                  : AtCurrentDevice(one);
+  }
+  if (axes.given()) return internal::reduce_tensors(op, values, axes);
   // A backward pass through the sum needs libtorch's own additions.
   const bool wants_gradient =
       torch::GradMode::is_enabled() &&
@@ -89,7 +117,11 @@ IndexedSlices Strategy::reduce_slices(ReduceOp op, const std::vector<IndexedSlic
   if (::muster::collectives::Group* const between = collectives()) {
     all = internal::slices_of_all(*between, "reduce of IndexedSlices", values);
   }
-  if (all.size() == 1) return all[0];
+  if (all.size() == 1) {
+    const IndexedSlices sum = aggregate(all);
+    const IndexedSlices one = op == ReduceOp::kMean ? divide_by(sum, 1) : sum;
+    return {AtCurrentDevice(one.values), AtCurrentDevice(one.indices), one.dense_shape};
+  }
   return cross_device_ops().reduce(op, PerReplica<IndexedSlices>(all), CurrentDevice())[0];
 }
 

@@ -19,7 +19,8 @@ using torch::autograd::variable_list;
 
 torch::Tensor CopyTo(const torch::Tensor& value, device::Place place) {
   const device::PlaceScope there(place);
-  return value.clone(at::MemoryFormat::Contiguous);
+  // A sparse gradient, of a lookup, has no order of its memory.
+  return value.is_sparse() ? value.clone() : value.clone(at::MemoryFormat::Contiguous);
 }
 
 // A copy on another core.

@@ -1,7 +1,9 @@
 #include "strategy/tpu/topology.h"
 
 #include <algorithm>
+#include <cstdint>
 #include <functional>
+#include <limits>
 #include <numeric>
 
 #include <fmt/ranges.h>
@@ -31,6 +33,26 @@ void CheckMesh(const std::vector<int>& shape) {
       "mesh_shape {} is not four positive numbers, chips along x, y and z and cores of a chip, for "
       "at most {} cores",
       text_of(shape), kMaxPlaces));
+}
+
+// nlohmann's own conversion drops fractions, and what is too large for an int.
+int IntOf(const nlohmann::json& number) {
+  const auto value = number.is_number_integer() ? number.get<std::int64_t>() : -1;
+  if (value >= 0 && value <= std::numeric_limits<int>::max()) return static_cast<int>(value);
+  raise(
+      InvalidArgument("a serialized topology has {} where it may have whole numbers from 0 to {} "
+                      "alone",
+                      number.dump(), std::numeric_limits<int>::max()));
+}
+
+// These two throw what nlohmann throws where it is no list.
+const nlohmann::json::array_t& ListOf(const nlohmann::json& json) {
+  return json.get_ref<const nlohmann::json::array_t&>();
+}
+std::vector<int> IntsOf(const nlohmann::json& list) {
+  std::vector<int> numbers;
+  for (const nlohmann::json& one : ListOf(list)) numbers.push_back(IntOf(one));
+  return numbers;
 }
 
 std::string NameOf(const std::optional<std::string>& job, int task, std::string_view type,
@@ -95,8 +117,11 @@ Topology Topology::parse(std::string_view serialized) {
   Devices devices;
   try {
     const auto json = nlohmann::json::parse(serialized);
-    json.at("mesh_shape").get_to(mesh);
-    json.at("device_coordinates").get_to(devices);
+    mesh = IntsOf(json.at("mesh_shape"));
+    for (const nlohmann::json& task : ListOf(json.at("device_coordinates"))) {
+      auto& of_task = devices.emplace_back();
+      for (const nlohmann::json& device : ListOf(task)) of_task.push_back(IntsOf(device));
+    }
   } catch (const nlohmann::json::exception& error) {
     raise(
         InvalidArgument("a serialized topology is not {{\"mesh_shape\": [x,y,z,cores], "

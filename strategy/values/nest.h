@@ -217,16 +217,21 @@ tensors_t<T> combine(const Components<T>& components, Leaf&& leaf) {
   }
 }
 
-// Whether all components of every leaf are one and the same tensor.
+// Whether all components of every leaf are one and the same tensor. An undefined one is no tensor,
+// and where there are no leaves nothing is the same.
 template <class T>
 bool same_objects(const std::vector<T>& components) {
-  bool same = true;
+  bool same = true, any = false;
   combine(components_of(components), [&]<class L>(const Components<L>& leaves) {
+    any = true;
     for (const L* one : leaves) {
       if constexpr (std::is_same_v<L, torch::Tensor>) {
-        same = same && one->is_same(*leaves[0]);
+        same = same && one->defined() && one->is_same(*leaves[0]);
       } else if constexpr (std::is_same_v<L, IndexedSlices>) {
-        same = same && one->values.is_same(leaves[0]->values);
+        // The same values may be those of other rows.
+        same = same && one->values.defined() && one->values.is_same(leaves[0]->values) &&
+               one->indices.is_same(leaves[0]->indices) &&
+               one->dense_shape == leaves[0]->dense_shape;
       } else {
         same = false;
       }
@@ -237,7 +242,7 @@ bool same_objects(const std::vector<T>& components) {
       return *leaves[0];
     }
   });
-  return same;
+  return any && same;
 }
 
 }  // namespace nest

@@ -1,5 +1,6 @@
 #include "strategy/values/sparse.h"
 
+#include <fmt/ostream.h>
 #include <fmt/ranges.h>
 
 #include "strategy/base/internal/raise.h"
@@ -20,7 +21,14 @@ const std::vector<std::int64_t>& DenseShape(const IndexedSlices& slices) {
 }  // namespace
 
 bool is_slices(const torch::Tensor& tensor) {
-  if (!tensor.defined() || !tensor.is_sparse()) return false;
+  if (!tensor.defined()) return false;
+  if (tensor.layout() == torch::kStrided || tensor.layout() == at::kMkldnn) return false;
+  if (!tensor.is_sparse()) {
+    raise(
+        InvalidArgument("a tensor of layout {} cannot be reduced: sparse ones are COO tensors with "
+                        "one sparse dimension (IndexedSlices); convert it by to_sparse(1)",
+                        fmt::streamed(tensor.layout())));
+  }
   if (tensor.sparse_dim() != 1) {
     raise(InvalidArgument(
         "a sparse tensor with {} sparse dimensions cannot be reduced: one stands for rows of a "

@@ -14,7 +14,8 @@
 
 namespace muster {
 
-// Whether it is sparse. INVALID_ARGUMENT: with another number of sparse dimensions than one.
+// Whether it is sparse. INVALID_ARGUMENT: with another number of sparse dimensions than one, or of
+// another layout than COO.
 bool is_slices(const torch::Tensor& tensor);
 // No copies; an index may come twice.
 IndexedSlices to_slices(const torch::Tensor& sparse);

@@ -5,13 +5,13 @@
 //   elastic <steps> [<task> <step> <signal> <phase>] [options...]
 //
 // The task that is named sends itself the signal (-1: it ends its group by a DATA_LOSS, as a
-// checksum that fails does) at that step: begin, shard (some of its gradients are computed), summed
-// (all have them), applied (its update is done), committed. Options: adam; slow (a step takes 20
-// ms); alone=<ms> (the first group waits so long for all); first=<n> (a worker alone begins with
-// worker n's values); marks=<folder> (see Marks); save=<folder> (goes on from the last checkpoint
-// there, and saves one every=<n> steps); meanwhile (beside the next steps); own (the network has
-// running statistics, and replicas count what they see); stay=<file> (after the last step it waits
-// until the file is there).
+// checksum that fails does; -2: it reduces what has no sum, which throws) at that step: begin,
+// shard (some of its gradients are computed), summed (all have them), applied (its update is done),
+// committed. Options: adam; slow (a step takes 20 ms); alone=<ms> (the first group waits so long
+// for all); first=<n> (a worker alone begins with worker n's values); marks=<folder> (see Marks);
+// save=<folder> (goes on from the last checkpoint there, and saves one every=<n> steps); meanwhile
+// (beside the next steps); own (the network has running statistics, and replicas count what they
+// see); stay=<file> (after the last step it waits until the file is there).
 #include <chrono>
 #include <csignal>
 #include <cstdlib>
@@ -186,7 +186,12 @@ void train(muster::MultiWorkerMirroredStrategy& strategy, const Options& options
     if (!mine || sent || step != options.when || phase != options.phase) return;
     sent = true;
     std::cout << "signal " << options.signal << std::endl;
-    if (options.signal < 0) return strategy.collectives()->Abort(muster::DataLoss("a checksum"));
+    if (options.signal == -1) return strategy.collectives()->Abort(muster::DataLoss("a checksum"));
+    if (options.signal == -2) {
+      const torch::Tensor by_element = torch::ones({2, 2}).to_sparse();
+      (void)strategy.reduce(muster::ReduceOp::kSum,
+                            muster::PerReplica<torch::Tensor>({by_element}));
+    }
     std::raise(options.signal);
   };
   muster::Checkpoint state;

@@ -18,18 +18,21 @@
 namespace muster::internal {
 namespace {
 
-// Type, then sizes; type -1: undefined.
+// Type, then sizes; or what it is instead.
 using Said = std::vector<std::int64_t>;
+constexpr std::int64_t kUndefined = -1;
+constexpr std::int64_t kSparse = -2;
 
 Said Describe(const torch::Tensor& value) {
-  if (!value.defined()) return {-1};
+  if (!value.defined()) return {kUndefined};
+  if (value.layout() != torch::kStrided) return {kSparse};
   Said said{static_cast<std::int64_t>(value.scalar_type())};
   said.insert(said.end(), value.sizes().begin(), value.sizes().end());
   return said;
 }
 
 std::string Text(const Said& said) {
-  if (said[0] < 0) return "nothing";
+  if (said[0] == kUndefined) return "nothing";
   return fmt::format("{}[{}]", torch::toString(static_cast<torch::ScalarType>(said[0])),
                      fmt::join(said.begin() + 1, said.end(), ", "));
 }
@@ -38,6 +41,16 @@ torch::Tensor Empty(const Said& said) {
   if (said[0] < 0) return {};
   return torch::empty(std::vector<std::int64_t>(said.begin() + 1, said.end()),
                       torch::dtype(static_cast<torch::ScalarType>(said[0])));
+}
+
+// All hear of it, so nobody waits for who has one.
+void RefuseSparse(std::string_view call, const std::vector<Said>& said) {
+  for (std::size_t r = 0; r < said.size(); ++r) {
+    if (said[r][0] != kSparse) continue;
+    raise(Unimplemented(
+        "{} does not support IndexedSlices or other sparse tensors here; process {} has one", call,
+        r));
+  }
 }
 
 // The rank of a dense shape, then its sizes; rank -1: there is none.
@@ -70,11 +83,26 @@ bool Sums(const torch::Tensor& value) {
 
 }  // namespace
 
+void end_by_current_error(collectives::Group& group) {
+  try {
+    throw;
+  } catch (const Error& error) {
+    group.Abort(ToStatus(error));
+  } catch (const c10::Error& error) {
+    group.Abort(Internal("{}", error.what_without_backtrace()));
+  } catch (const std::exception& error) {
+    group.Abort(Internal("{}", error.what()));
+  } catch (...) {
+    group.Abort(Internal("an exception of an unknown type"));
+  }
+}
+
 std::vector<torch::Tensor> gather_between(collectives::Group& group, std::string_view call,
                                           const torch::Tensor& mine, collectives::Timeout timeout) {
   const TimeLeft left(timeout);
   const auto said = group.Exchange(call, Describe(mine), left());
   raise_unless_ok(said.status());
+  RefuseSparse(call, *said);
   const auto own = static_cast<std::size_t>(group.rank());
   std::vector<torch::Tensor> all;
   collectives::GatherBuffer buffer;
@@ -172,6 +200,7 @@ torch::Tensor value_of_first(collectives::Group& group, std::string_view call,
                              const torch::Tensor& mine) {
   const auto said = group.Exchange(call, Describe(mine));
   raise_unless_ok(said.status());
+  RefuseSparse(call, *said);
   for (std::size_t r = 1; r < said->size(); ++r) {
     if ((*said)[r] == said->front()) continue;
     raise(InvalidArgument("{}: process {} has {}, the first one {}; all need the same", call, r,

@@ -16,10 +16,24 @@
 
 namespace muster::internal {
 
+// In a catch block: the group ends by what was caught.
+void end_by_current_error(collectives::Group& group);
+// `work`, which makes what this process brings to the group's next call. The others wait for that:
+// where it throws, the group ends, and they get the same error. Null: nobody waits.
+template <class Work>
+auto brought_by(collectives::Group* group, const Work& work) {
+  try {
+    return work();
+  } catch (...) {
+    if (group != nullptr) end_by_current_error(*group);
+    throw;
+  }
+}
+
 // A timeout is that of the whole call, however many it makes of the group.
 //
-// Everybody's `mine`, in the order of processes; dense, of any types and shapes. `call` names what
-// for, and is the same on all.
+// Everybody's `mine`, in the order of processes; of any types and shapes. `call` names what for,
+// and is the same on all. UNIMPLEMENTED, on all: one is sparse.
 std::vector<torch::Tensor> gather_between(collectives::Group& group, std::string_view call,
                                           const torch::Tensor& mine,
                                           collectives::Timeout timeout = {});

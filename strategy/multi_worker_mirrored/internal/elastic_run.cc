@@ -112,7 +112,8 @@ void ElasticRun::Join() {
     if (!fresh) changed_ = false;
     const auto workers = formation.members.size();
     if (next.group != nullptr) {
-      workers_ = std::make_shared<WorkerGroup>(std::move(next.group), membership_.call_within);
+      workers_ = std::make_shared<WorkerGroup>(std::move(next.group), membership_.call_within,
+                                               WorkerGroup::Abandoned::kOne);
       group_ = std::make_shared<collectives::QueuedGroup>(workers_);
     }
     membership_.regroup(group_);

@@ -24,8 +24,13 @@ namespace muster::internal {
 // else both are errors.
 class WorkerGroup final : public collectives::Group {
  public:
-  WorkerGroup(std::unique_ptr<collectives::Group> group, std::chrono::milliseconds call_within)
-      : call_within_(call_within),
+  // How the others take an error that one of them ends the group with: as their own, or as its loss
+  // (ABORTED), without it they go on.
+  enum class Abandoned { kAll, kOne };
+  WorkerGroup(std::unique_ptr<collectives::Group> group, std::chrono::milliseconds call_within,
+              Abandoned abandoned = Abandoned::kAll)
+      : abandoned_(abandoned),
+        call_within_(call_within),
         rank_(group->rank()),
         size_(group->size()),
         group_(std::move(group)) {}
@@ -49,7 +54,11 @@ class WorkerGroup final : public collectives::Group {
   Status Barrier(collectives::Timeout timeout = {}) override;
   Status Health() const override { return group_->Health(); }
   // While another thread's call waits, too.
-  void Abort(const Status& why) override { group_->Abort(why); }
+  void Abort(const Status& why) override {
+    group_->Abort(abandoned_ == Abandoned::kAll
+                      ? why
+                      : Aborted("worker {} has failed: {}", rank_, Message(why)));
+  }
 
   // The first error of a call; after it the group is over.
   Status failure() const {
@@ -66,6 +75,7 @@ class WorkerGroup final : public collectives::Group {
     return timeout && timeout->count() > 0 ? std::min(*timeout, call_within_) : call_within_;
   }
 
+  const Abandoned abandoned_;
   const std::chrono::milliseconds call_within_;
   const int rank_;
   const int size_;

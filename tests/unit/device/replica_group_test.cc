@@ -168,6 +168,44 @@ TEST_CASE("what the joint work throws is thrown in every replica", "[device][spe
   CHECK(caught == 3);
 }
 
+TEST_CASE("of replicas that fail by what they were given together the lowest is heard",
+          "[device][spec][MIR-27]") {
+  ReplicaGroup group(2, Throw);
+  std::vector<std::string> heard;
+  // Which of them is awake first is chance.
+  for (int run = 0; run < 500; ++run) {
+    heard.push_back(ErrorOf(group, [&](int replica) {
+      try {
+        group.Meet(replica, {"merge", nullptr},
+                   [](std::vector<void*>&) { throw std::runtime_error("in the merge"); });
+      } catch (const std::exception& error) {
+        throw std::runtime_error(fmt::format("replica {}: {}", replica, error.what()));
+      }
+    }));
+  }
+  CHECK(heard == std::vector<std::string>(500, "replica 0: in the merge"));
+}
+
+TEST_CASE("a time limit that the clock does not reach is none", "[device][unit]") {
+  ReplicaGroup group(2, Throw);
+  std::atomic<bool> waits{false};
+
+  const std::string error = ErrorOf(group, [&](int replica) {
+    if (replica == 0) {
+      waits = true;
+      group.Meet(
+          0, {"merge", nullptr}, [](std::vector<void*>&) {}, std::chrono::milliseconds::max());
+      return;
+    }
+    while (!waits) std::this_thread::yield();
+    // Longer than replica 0 looks before it waits.
+    for (int turn = 0; turn < 20'000; ++turn) std::this_thread::yield();
+    Meet(group, 1, "merge");
+  });
+
+  CHECK(error == "");
+}
+
 // ThreadSanitizer does not follow a fork() of a process with threads.
 #ifndef __SANITIZE_THREAD__
 TEST_CASE("in a child that was forked a run is refused, and the group goes without a wait",

@@ -46,6 +46,14 @@ TEST_CASE("every CPU and every TPU core has memory of its own", "[device][unit]"
     Arena::Of(ArenaOf(place)).Free(block);
   }
   CHECK(ParsePlace("tpu:3").value() == Place::Tpu(3));
+  CHECK(ParsePlace("/task:0/device:TPU:3").value() == Place::Tpu(3));
+  CHECK(ParsePlace("/job:localhost/task:0/device:CPU:1").value() == Place::Cpu(1));
+  for (const char* name :
+       {"/task:1/device:TPU:3", "/job:worker/task:0/device:TPU:3", "/task:0TPU:3",
+        "/task:0/replica:0/device:TPU:3", "/job:localhost/replica:0/task:0CPU:1"}) {
+    CAPTURE(name);
+    CHECK(ParsePlace(name).status().code() == StatusCode::kInvalidArgument);
+  }
   CHECK(ParsePlace("TPU:64").status().code() == StatusCode::kInvalidArgument);
   CHECK(FindPlace("TPU:0").status().code() == StatusCode::kInvalidArgument);
   CHECK_FALSE(IsGpu(Place::Tpu(0)));

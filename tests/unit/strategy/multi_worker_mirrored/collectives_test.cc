@@ -141,6 +141,63 @@ TEST_CASE("replicas of one worker that bring different numbers of rows end the c
   CHECK(codes == std::vector<ErrorCode>(2, ErrorCode::kInvalidArgument));
 }
 
+TEST_CASE("replicas of one worker whose values do not go together end the call on all workers",
+          "[strategy][unit]") {
+  // Complex numbers are added by the last replica of a worker; large values by each worker first.
+  const auto add = [](MultiWorkerMirroredStrategy& strategy, bool in_replicas) {
+    const std::int64_t large = 40'000;
+    const auto own = strategy.run([&] {
+      const std::int64_t size = id() == 1 ? large + 1 : large;
+      if (!in_replicas) return torch::ones({size});
+      return replica_context().all_reduce(ReduceOp::kSum, torch::ones({size}, torch::kComplexFloat),
+                                          {.timeout = std::chrono::seconds(60)});
+    });
+    if (!in_replicas) (void)strategy.reduce(ReduceOp::kSum, own);
+  };
+  for (const bool in_replicas : {true, false}) {
+    CAPTURE(in_replicas);
+    const auto told = on_cluster<std::string>(2, 2, [&](MultiWorkerMirroredStrategy& strategy) {
+      const auto error = error_of([&] { add(strategy, in_replicas); });
+      return error ? fmt::format("{} {}", to_string(error->code()), error->message()) : "";
+    });
+    for (const std::string& one : told) {
+      CAPTURE(one);
+      CHECK(one.starts_with("INVALID_ARGUMENT"));
+      CHECK(one.find("replica 1 holds shape [40001], replica 0 shape [40000]") !=
+            std::string::npos);
+    }
+  }
+}
+
+TEST_CASE("an undefined value of one worker is an error of all and sparse ones are not gathered",
+          "[strategy][unit][GAT-07]") {
+  const auto told =
+      on_cluster<std::vector<std::string>>(2, 2, [&](MultiWorkerMirroredStrategy& strategy) {
+        std::vector<std::string> errors;
+        const auto note = [&](const std::function<void()>& body) {
+          const auto error = error_of(body);
+          errors.push_back(error ? fmt::format("{} {}", to_string(error->code()), error->message())
+                                 : "");
+        };
+        const auto some =
+            strategy.run([] { return id() == 2 ? torch::Tensor() : torch::ones({2}); });
+        note([&] { (void)strategy.reduce(ReduceOp::kSum, some); });
+        const auto sparse = strategy.run([] { return torch::ones({2, 2}).to_sparse(1); });
+        note([&] { (void)strategy.gather(sparse, 0); });
+        errors.push_back(fmt::format("{}", strategy.reduce(ReduceOp::kSum, 1.0).item<double>()));
+        return errors;
+      });
+  for (const std::vector<std::string>& one : told) {
+    REQUIRE(one.size() == 3);
+    CAPTURE(one[0], one[1]);
+    CHECK(one[0].starts_with("INVALID_ARGUMENT"));
+    CHECK(one[0].find("replica 2 holds an undefined tensor") != std::string::npos);
+    CHECK(one[1].starts_with("UNIMPLEMENTED"));
+    CHECK(one[1].find("does not support IndexedSlices") != std::string::npos);
+    CHECK(one[2] == "2");  // both go on
+  }
+}
+
 TEST_CASE("a worker that waits for another one longer than its timeout is told for whom",
           "[spec][COL-10]") {
   // A dense value, rows, a batch of each.

@@ -71,6 +71,25 @@ TEST_CASE("a group that ends by a checksum that fails costs no step, and no work
   }
 }
 
+TEST_CASE("a worker whose own values are refused leaves, and the others go on without it",
+          "[strategy][unit][elastic]") {
+  const Lines alone = without_faults({"20"});
+  for (const std::string victim : {"worker:0", "worker:1"}) {
+    MultiProcessRun run(elastic_workers(3, {"20", victim, "7", "-2", "summed"}));
+    for (const std::string worker : {"worker:0", "worker:1", "worker:2"}) {
+      const ProcessExit exit = run.wait(worker, kPatience);
+      CAPTURE(worker, run.output(worker));
+      if (worker == victim) {
+        CHECK(exit.code == 3);
+        CHECK(run.output(worker).find("error INVALID_ARGUMENT") != std::string::npos);
+        continue;
+      }
+      CHECK(exit.ok());
+      CHECK(results(run.output(worker)) == alone);
+    }
+  }
+}
+
 TEST_CASE("a worker killed anywhere in a step costs no step, and changes no bit",
           "[strategy][unit][elastic]") {
   const Lines alone = without_faults({"20", "adam"});

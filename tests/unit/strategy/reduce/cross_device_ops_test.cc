@@ -427,5 +427,33 @@ TEST_CASE("values that do not go together are refused by all ops", "[strategy][u
   }
 }
 
+TEST_CASE("a mean of integers is float64 of one value as of several", "[strategy][unit]") {
+  for (const auto& ops : AllOps()) {
+    for (const int n : {1, 2}) {
+      const auto value = Spread(n, [](int) { return torch::tensor({3, 4}); });
+      const auto mean = ops->reduce(ReduceOp::kMean, value, "CPU:0");
+      CHECK(mean[0].scalar_type() == torch::kDouble);
+      CHECK(mean[0].equal(torch::tensor({3.0, 4.0}, torch::kDouble)));
+      CHECK(ops->batch_reduce(ReduceOp::kMean, {{value, "CPU:0"}})[0][0].equal(mean[0]));
+      CHECK(ops->reduce(ReduceOp::kSum, value, "CPU:0")[0].scalar_type() == torch::kLong);
+    }
+  }
+}
+
+TEST_CASE("undefined tensors and sparse ones of other layouts are refused in words",
+          "[strategy][unit]") {
+  CHECK(throws(ErrorCode::kInvalidArgument, "an undefined tensor cannot be broadcast",
+               [] { ReductionToOneDevice().broadcast(torch::Tensor(), "CPU:0"); }));
+  const torch::Tensor compressed = torch::eye(2).to_sparse_csr();
+  const std::string text = "a tensor of layout SparseCsr cannot be reduced";
+  CHECK(throws(ErrorCode::kInvalidArgument, text,
+               [&] { aggregate(std::vector{compressed, compressed}); }));
+  const PerReplica<torch::Tensor> both({compressed, torch::eye(2).to_sparse_csr()});
+  for (const auto& ops : AllOps()) {
+    CHECK(throws(ErrorCode::kInvalidArgument, text,
+                 [&] { ops->reduce(ReduceOp::kSum, both, "CPU:0"); }));
+  }
+}
+
 }  // namespace
 }  // namespace muster

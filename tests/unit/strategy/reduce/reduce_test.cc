@@ -7,6 +7,8 @@
 #include "strategy/kinds/mirrored_strategy.h"
 #include "strategy/kinds/one_device_strategy.h"
 #include "strategy/reduce/cross_device_ops.h"
+#include "strategy/values/device_of.h"
+#include "strategy/values/sparse.h"
 #include "tests/support/catch.h"
 #include "tests/unit/strategy/errors.h"
 #include "tests/unit/strategy/replicas.h"
@@ -23,6 +25,7 @@ struct NestFields<Outputs> {
 
 namespace {
 
+using testing::cpu;
 using testing::cpus;
 using testing::id;
 using testing::throws;
@@ -302,6 +305,78 @@ TEST_CASE("a truth value that a replica returns is reduced alone and in a list",
   MirroredStrategy two(cpus(2));
   CHECK(throws(ErrorCode::kInvalidArgument, "bool has no sum over replicas",
                [&] { (void)two.reduce(ReduceOp::kSum, two.run([] { return true; })); }));
+}
+
+TEST_CASE("rows with the same values and other indices are no single object", "[spec][RED-20]") {
+  MirroredStrategy strategy(cpus(2));
+  const torch::Tensor one = torch::ones({1, 2});
+  const std::vector<std::int64_t> shape{4, 2};
+  const auto rows =
+      strategy.run([&] { return IndexedSlices{one, torch::tensor({id() + 1}), shape}; });
+
+  const torch::Tensor sum = to_dense(strategy.reduce(ReduceOp::kSum, rows));
+  CHECK(sum.sum(1).equal(torch::tensor({0.0f, 2.0f, 2.0f, 0.0f})));
+  CHECK(to_dense(strategy.reduce(ReduceOp::kMean, rows)).equal(sum / 2));
+  const IndexedSlices same{one, torch::tensor({1}), shape};
+  CHECK(throws(ErrorCode::kInvalidArgument, "every replica holds this one object",
+               [&] { strategy.reduce(ReduceOp::kSum, strategy.run([&] { return same; })); }));
+}
+
+TEST_CASE("what no replica has is said to be undefined by every op", "[strategy][unit]") {
+  for (const int n : {1, 2}) {
+    MirroredStrategy strategy(cpus(n));
+    const auto nothing = strategy.run([] { return torch::Tensor(); });
+    for (const auto op : {ReduceOp::kSum, ReduceOp::kMean}) {
+      CHECK(throws(ErrorCode::kInvalidArgument, "replica 0 holds an undefined tensor",
+                   [&] { strategy.reduce(op, nothing); }));
+    }
+    const auto empty = strategy.run([] { return std::vector<torch::Tensor>(); });
+    CHECK(strategy.reduce(ReduceOp::kSum, empty).empty());
+  }
+}
+
+TEST_CASE("what one replica alone brings is reduced to the current device", "[spec][RED-21]") {
+  OneDeviceStrategy strategy("CPU:1");
+  const auto values = strategy.run([] {
+    const std::vector<std::int64_t> shape{4, 2};
+    const IndexedSlices rows{torch::ones({1, 2}), torch::tensor({1}), shape};
+    return std::tuple(torch::ones({2}, torch::requires_grad()), rows, to_sparse(rows));
+  });
+  const auto check = [&](const std::string& device) {
+    for (const auto op : {ReduceOp::kSum, ReduceOp::kMean}) {
+      const auto [dense, rows, sparse] = strategy.reduce(op, values);
+      CHECK(muster::device_of(dense) == device);
+      CHECK_FALSE(dense.is_alias_of(std::get<0>(values[0])));
+      CHECK(dense.equal(torch::ones({2})));
+      CHECK(muster::device_of(rows.values) == device);
+      CHECK(muster::device_of(rows.indices) == device);
+      CHECK(to_dense(rows).sum().item<float>() == 2);
+      CHECK(muster::device_of(sparse) == device);
+      CHECK(sparse.to_dense().sum().item<float>() == 2);
+    }
+  };
+  check(cpu(0));
+  {
+    const DeviceScope there("CPU:1");
+    check(cpu(1));
+  }
+  const DeviceScope elsewhere("CPU:5");
+  check(cpu(5));
+  std::get<0>(strategy.reduce(ReduceOp::kSum, values)).sum().backward();
+  CHECK(std::get<0>(values[0]).grad().equal(torch::ones({2})));
+}
+
+TEST_CASE("the mean of one replica's rows of integers is float64 too", "[strategy][unit]") {
+  for (const int n : {1, 2}) {
+    MirroredStrategy strategy(cpus(n));
+    const auto rows = strategy.run([] {
+      return IndexedSlices{torch::full({1, 2}, 3), torch::tensor({id()}),
+                           std::vector<std::int64_t>{4, 2}};
+    });
+    const IndexedSlices mean = strategy.reduce(ReduceOp::kMean, rows);
+    CHECK(mean.values.scalar_type() == torch::kDouble);
+    CHECK(mean.values.sum().item<double>() == 6);
+  }
 }
 
 }  // namespace

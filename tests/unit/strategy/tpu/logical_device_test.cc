@@ -4,6 +4,7 @@
 #include <utility>
 #include <vector>
 
+#include "strategy/core/context.h"
 #include "strategy/tpu/split_tensor.h"
 #include "strategy/train/checkpoint.h"
 #include "strategy/train/module.h"
@@ -46,6 +47,31 @@ TEST_CASE("a tensor is assigned to a core of its replica, and to no other number
   }
   CHECK(throws(ErrorCode::kFailedPrecondition, "needs a replica",
                [&] { (void)strategy.experimental_assign_to_logical_device(torch::ones({2}), 0); }));
+}
+
+TEST_CASE("rows of a table on another core have a sparse gradient where the table lies",
+          "[strategy][unit]") {
+  const Cores cores("1x1x1x2");
+  TPUStrategy strategy(cores.replicas_of(2, 1));
+  strategy.run([&] {  // one replica: on this thread
+    const torch::Tensor table = torch::ones({4, 2}, torch::requires_grad());
+    const torch::Tensor there = strategy.experimental_assign_to_logical_device(table, 1);
+    torch::embedding(there, torch::tensor({1, 3, 1}), -1, false, /*sparse=*/true).sum().backward();
+    REQUIRE(table.grad().is_sparse());
+    CHECK(device_of(table.grad()) == tpu(0));
+    CHECK(table.grad().to_dense().sum(1).equal(torch::tensor({0.0f, 4.0f, 0.0f, 2.0f})));
+  });
+}
+
+TEST_CASE("the name that an assignment gives a core is one that a device may be named by",
+          "[strategy][unit]") {
+  const Cores cores("2x1x1x2");
+  const auto options = cores.replicas_of(2, 2);
+  const DeviceAssignment& assignment = *options.experimental_device_assignment;
+  const DeviceScope scope(assignment.tpu_device(/*replica=*/1, /*logical_core=*/1));
+  CHECK(device_of(torch::ones({2})) == tpu(3));
+  const DeviceScope host(assignment.host_device(1, 1));
+  CHECK(device_of(torch::ones({2})) == testing::cpu(0));
 }
 
 TEST_CASE("in SPMD mode no tensor is assigned to a single core", "[strategy][spec][TPL-02]") {

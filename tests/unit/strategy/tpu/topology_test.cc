@@ -61,10 +61,17 @@ TEST_CASE("a mesh or coordinates that cannot be are refused with what they are",
   refused("task 1 has 2 devices, task 0 has 1", {2, 2, 1, 1},
           {{{0, 0, 0, 0}}, {{0, 1, 0, 0}, {1, 1, 0, 0}}});
   refused("device 0 of task 0 and 0 of task 1", {1, 1, 1, 2}, {{{0, 0, 0, 0}}, {{0, 0, 0, 0}}});
-  for (const char* text : {"", "{}", "[1]", R"({"mesh_shape":[1,1,1,1]})",
-                           R"({"mesh_shape":[1,1,1,1],"device_coordinates":[[0,0,0,0]]})",
-                           R"({"mesh_shape":[1,1,1,"x"],"device_coordinates":[[[0,0,0,0]]]})",
-                           R"({"mesh_shape":[1,1,1,1],"device_coordinates":[[[0,0,0]]]})"}) {
+  for (const char* text :
+       {"", "{}", "[1]", R"({"mesh_shape":[1,1,1,1]})",
+        R"({"mesh_shape":[1,1,1,1],"device_coordinates":[[0,0,0,0]]})",
+        R"({"mesh_shape":[1,1,1,"x"],"device_coordinates":[[[0,0,0,0]]]})",
+        R"({"mesh_shape":[1,1,1,1],"device_coordinates":[[[0,0,0]]]})",
+        // These would be meshes of one core, cut off or wrapped.
+        R"({"mesh_shape":[1,1,1,1.5],"device_coordinates":[[[0,0,0,0]]]})",
+        R"({"mesh_shape":[1,1,1,true],"device_coordinates":[[[0,0,0,0]]]})",
+        R"({"mesh_shape":[4294967297,1,1,1],"device_coordinates":[[[0,0,0,0]]]})",
+        R"({"mesh_shape":[1,1,1,1],"device_coordinates":[[[0,0,0,0.5]]]})",
+        R"({"mesh_shape":[1,1,1,1],"device_coordinates":[[[0,0,0,4294967296]]]})"}) {
     INFO(text);
     CHECK(code_of([&] { (void)Topology::parse(text); }) == ErrorCode::kInvalidArgument);
   }
