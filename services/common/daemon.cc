@@ -8,6 +8,7 @@
 #include <exception>
 #include <optional>
 #include <thread>
+#include <utility>
 
 #include <signal.h>
 #include <unistd.h>
@@ -30,11 +31,17 @@ namespace {
 constexpr std::chrono::microseconds kLastWork = std::chrono::seconds(15);
 
 // Signals are blocked in every thread and taken by one of ours, so that nothing runs in a handler.
+// SIGHUP comes when the terminal ends from which a daemon was started; under nohup it stays
+// ignored.
 sigset_t StopSignals() {
   sigset_t signals;
   ::sigemptyset(&signals);
   ::sigaddset(&signals, SIGTERM);
   ::sigaddset(&signals, SIGINT);
+  struct sigaction hang_up{};
+  if (::sigaction(SIGHUP, nullptr, &hang_up) != 0 || hang_up.sa_handler != SIG_IGN) {
+    ::sigaddset(&signals, SIGHUP);
+  }
   return signals;
 }
 
@@ -215,16 +222,21 @@ Daemon::Daemon(DaemonConfig config, Token token, std::shared_ptr<tls::Context> t
   stop_->signals = std::jthread([this](const std::stop_token& end) {
     const sigset_t signals = StopSignals();
     bool asked = false;
+    bool after_hang_up = false;
     while (!end.stop_requested()) {
       const timespec pause{.tv_sec = 0, .tv_nsec = 100'000'000};
       const int number = ::sigtimedwait(&signals, nullptr, &pause);
       if (number <= 0) continue;
+      // Sessions end by a SIGHUP, or some, and a SIGTERM behind them.
+      if (asked && (number == SIGHUP || std::exchange(after_hang_up, false))) continue;
       if (asked) {
         log::Warning("second SIG{}: ending at once", ::sigabbrev_np(number));
         ::_exit(kExitFailed);
       }
       asked = true;
-      log::Info("SIG{}: draining (once more ends at once)", ::sigabbrev_np(number));
+      after_hang_up = number == SIGHUP;
+      log::Info("SIG{}: draining{}", ::sigabbrev_np(number),
+                after_hang_up ? "" : " (once more ends at once)");
       Drain(fmt::format("SIG{}", ::sigabbrev_np(number)));
     }
   });

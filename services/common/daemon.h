@@ -76,8 +76,9 @@ class Daemon {
   // unless an error ended it.
   Status Serve(std::string_view ready, const std::function<void()>& drain);
 
-  // Waits for SIGTERM or SIGINT (OK: drain and return) or for Fail() (that error). The next signal
-  // ends the process at once.
+  // Waits for SIGTERM, SIGINT or, unless it is ignored as under nohup, SIGHUP (OK: drain and
+  // return) or for Fail() (that error). The next signal ends the process at once, but for what the
+  // end of a terminal sends: SIGHUP again, and a SIGTERM behind it.
   Status WaitForStop();
   // The same as SIGTERM, for another reason; a signal that follows only goes on with it.
   void Drain(const std::string& reason);

@@ -40,6 +40,11 @@ void AddTasks(const v1::ClusterStatus& status, Samples& samples) {
 void AddProgress(const std::string& job, const v1::JobProgress& progress, Samples& samples) {
   samples.Add(Metric::kJobStep, Count(progress.step()), {job});
   samples.Add(Metric::kJobSteps, Count(progress.total_steps()), {job});
+  samples.Add(Metric::kJobLinkBytes, Count(progress.tcp_bytes()), {job, "tcp"});
+  samples.Add(Metric::kJobLinkBytes, Count(progress.local_bytes()), {job, "local"});
+  samples.Add(Metric::kJobBadRecords, Count(progress.bad_records()), {job});
+  // A mean over no step would look like a perfect one.
+  if (progress.step() == 0) return;
   samples.Add(Metric::kJobExamplesPerSecond, progress.examples_per_second(), {job});
   samples.Add(Metric::kJobLoss, progress.loss(), {job});
   if (progress.has_accuracy()) samples.Add(Metric::kJobAccuracy, progress.accuracy(), {job});
@@ -48,9 +53,6 @@ void AddProgress(const std::string& job, const v1::JobProgress& progress, Sample
   samples.Add(Metric::kJobStepSeconds, progress.pull_us() / 1e6, {job, "pull"});
   samples.Add(Metric::kJobStepSeconds, progress.compute_us() / 1e6, {job, "compute"});
   samples.Add(Metric::kJobStepSeconds, progress.push_us() / 1e6, {job, "push"});
-  samples.Add(Metric::kJobLinkBytes, Count(progress.tcp_bytes()), {job, "tcp"});
-  samples.Add(Metric::kJobLinkBytes, Count(progress.local_bytes()), {job, "local"});
-  samples.Add(Metric::kJobBadRecords, Count(progress.bad_records()), {job});
 }
 
 void AddEvaluation(const std::string& job, const v1::EvaluationResult& result, Samples& samples) {

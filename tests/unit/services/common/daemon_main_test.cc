@@ -33,9 +33,11 @@ struct Running {
   std::unique_ptr<process::Child> child;
 
   Running(const std::vector<std::string>& arguments,
-          const std::map<std::string, std::string>& environment) {
+          const std::map<std::string, std::string>& environment,
+          const std::vector<std::string>& before = {}) {
     process::Child::Options options;
-    options.argv = {process::SiblingProgram("muster-ps")};
+    options.argv = before;
+    options.argv.push_back(process::SiblingProgram("muster-ps"));
     options.argv.insert(options.argv.end(), arguments.begin(), arguments.end());
     options.environment = {
         {"TF_CONFIG", ""}, {"MUSTER_TOKEN_FILE", ""}, {"MUSTER_COORDINATOR", ""}};
@@ -180,6 +182,37 @@ TEST_CASE("SIGTERM drains a daemon that still waits for its coordinator", "[serv
   REQUIRE(daemon.child->Signal(SIGTERM).ok());
 
   CHECK(daemon.Wait().exit.ToString() == "exit code 0");
+}
+
+TEST_CASE("the end of the terminal it was started from drains a daemon, unless under nohup",
+          "[services][unit]") {
+  const testing::TempFolder dir;
+  const auto arguments = Arguments(TokenFile(dir), "127.0.0.1:0");
+  const std::string waits = "waiting for the coordinator at 127.0.0.1:1";
+  SECTION("drains, whatever else the session's end sends") {
+    Running daemon(arguments, {});
+    REQUIRE(daemon.Says(waits));
+    REQUIRE(daemon.child->Signal(SIGHUP).ok());
+    CHECK(daemon.Says("SIGHUP: draining"));
+    (void)daemon.child->Signal(SIGHUP);
+    (void)daemon.child->Signal(SIGTERM);
+
+    const Outcome outcome = daemon.Wait();
+    INFO(outcome.output);
+    CHECK(outcome.exit.ToString() == "exit code 0");
+  }
+  SECTION("goes on under nohup") {
+    Running daemon(arguments, {}, {"/usr/bin/nohup"});
+    REQUIRE(daemon.Says(waits));
+    REQUIRE(daemon.child->Signal(SIGHUP).ok());
+    REQUIRE(daemon.child->Signal(SIGTERM).ok());
+
+    const Outcome outcome = daemon.Wait();
+    INFO(outcome.output);
+    CHECK(outcome.exit.ToString() == "exit code 0");
+    CHECK(outcome.output.find("SIGTERM: draining") != std::string::npos);
+    CHECK(outcome.output.find("SIGHUP") == std::string::npos);
+  }
 }
 
 TEST_CASE("a daemon tells systemd that it serves, lives, and how long its draining may take",
