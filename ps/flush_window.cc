@@ -10,17 +10,17 @@ Result<bool> FlushWindow::Admit(const FlushId& id, ClosureId settled) {
     const auto writer = writers_.find(id.attempt);
     return writer == writers_.end() || writer->second < id.flush;
   }
-  if (id.closure <= settled) {
+  Trim(settled);
+  if (id.closure <= settled_) {
     return Aborted("closure {} has ended (all up to {} have): nothing more is written for it",
-                   id.closure, settled);
+                   id.closure, settled_);
   }
-  if (id.closure.value() - settled.value() > kWindow) {
+  if (id.closure.value() - settled_.value() > kWindow) {
     return ResourceExhausted(
         "closure {} is too far ahead: those up to {} are known to have ended, and {} at most are "
         "accepted beyond",
-        id.closure, settled, kWindow);
+        id.closure, settled_, kWindow);
   }
-  Trim(settled);
   Closure& closure = closures_[id.closure];
   if (id.attempt < closure.attempt) {
     return Aborted("closure {}: attempt {:#x} is superseded by attempt {:#x}", id.closure,
@@ -51,7 +51,8 @@ void FlushWindow::Mark(const FlushId& id) {
 }
 
 void FlushWindow::Trim(ClosureId settled) {
-  closures_.erase(closures_.begin(), closures_.upper_bound(settled));
+  settled_ = std::max(settled_, settled);
+  closures_.erase(closures_.begin(), closures_.upper_bound(settled_));
 }
 
 }  // namespace muster::ps

@@ -37,9 +37,11 @@ class FlushWindow {
   static constexpr std::uint64_t kWindow = 65'536;
 
   // True: it may be applied now; false: it has been. Remembers a closure's attempt in any case.
+  // `settled`: the watermark as the caller knows it, who may have looked before others moved it.
+  // The highest that was said here counts.
   //   kInvalidArgument: flush 0.  kAborted: a later attempt of the closure was seen, or the closure
-  //   is settled.  kResourceExhausted: more than kWindow above `settled`; come again when that has
-  //   moved.
+  //   is settled.  kResourceExhausted: more than kWindow above the watermark; come again when that
+  //   has moved.
   Result<bool> Admit(const FlushId& id, ClosureId settled);
   // After Admit() said true.
   void Mark(const FlushId& id);
@@ -58,6 +60,8 @@ class FlushWindow {
     absl::InlinedVector<Range, 1> applied;
   };
 
+  // Marks up to it are forgotten: without it a late repeat of one would look like the first.
+  ClosureId settled_;
   absl::btree_map<ClosureId, Closure> closures_;
   // The last write of each writer.
   std::map<Attempt, std::uint64_t> writers_;

@@ -1,6 +1,7 @@
 #include "ps/initializers.h"
 
 #include <cmath>
+#include <limits>
 #include <numbers>
 #include <string>
 
@@ -93,8 +94,10 @@ Result<InitialValues> InitialValues::Create(const v1::VariableLayout& variable,
   const Fans fans = FansOf(variable);
   const double given = variable.initializer().scale();
   const double scale = given == 0 ? kDefaultScale : given;
-  if (!std::isfinite(given)) {
-    return InvalidArgument("variable {}: initializer.scale is {}", variable.name(), given);
+  // Beyond the largest float all values would be infinite.
+  if (!(std::fabs(given) <= std::numeric_limits<float>::max())) {
+    return InvalidArgument("variable {}: initializer.scale is {}; it must be a finite float32",
+                           variable.name(), given);
   }
   const auto set = [&](Kind kind, double value) {
     values.kind_ = kind;

@@ -24,7 +24,7 @@ std::array<std::uint32_t, 4> Philox(std::array<std::uint32_t, 4> counter,
 // How one variable's values are made, its defaults resolved.
 class InitialValues {
  public:
-  // kInvalidArgument: an unknown kind, or a scale that is negative or not finite.
+  // kInvalidArgument: an unknown kind, or a scale that is negative or no finite float32.
   static Result<InitialValues> Create(const v1::VariableLayout& variable, std::uint64_t seed);
 
   // The values of elements first, first + 1, ... in row-major order of the whole variable.

@@ -34,6 +34,14 @@ std::span<ReadPart> NextReads(Share& share) {
   return left.first(GroupOf(std::span<const ReadPart>(left), BytesOfRead));
 }
 
+// Which of several servers' errors a call tells. One without room may have some later, so that it
+// hides no other error; that somebody else has taken over outranks all.
+int RankOf(const Status& status) {
+  if (status.ok()) return 0;
+  if (status.code() == StatusCode::kResourceExhausted) return 1;
+  return status.code() == StatusCode::kAborted ? 3 : 2;
+}
+
 // All of a shard's writes go together: they are applied at once.
 std::span<const ShardWrite> NextWrites(const Share& share) {
   const auto left = std::span(share.writes).subspan(share.done);
@@ -181,7 +189,7 @@ void ProgramServers::BringBack(Leg& leg) {
   at.idle.push_back(std::move(leg.link));
 }
 
-// The first error is kept, but that somebody else has taken over outranks it.
+// The first error is kept, but for one of a higher rank.
 Status ProgramServers::Round(std::span<Share* const> shares, const Exchange& exchange,
                              TimePoint deadline) {
   std::vector<Leg> legs(shares.size());
@@ -206,8 +214,7 @@ Status ProgramServers::Round(std::span<Share* const> shares, const Exchange& exc
       if (leg.status.ok()) leg.status = exchange.receive(*leg.share, *leg.link);
     }
     BringBack(leg);
-    const bool over = leg.status.code() == StatusCode::kAborted;
-    if (first.ok() || (over && first.code() != StatusCode::kAborted)) first = leg.status;
+    if (RankOf(leg.status) > RankOf(first)) first = leg.status;
   }
   return first;
 }

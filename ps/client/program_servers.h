@@ -58,7 +58,8 @@ class ProgramServers {
              std::span<const std::byte> meta, std::span<const std::byte> payload,
              TimePoint deadline, absl::FunctionRef<Status(std::span<const std::byte> answer)> use);
   // Reads and writes of all shares, all servers at once, in groups of parts that are not too large.
-  // A server without room, or too far behind, is asked again until the deadline.
+  // A server without room, or too far behind, is asked again until the deadline, unless another one
+  // has an error that does not pass.
   Status ReadAll(std::span<Share> shares, const ProgramIds& ids, TimePoint deadline);
   Status WriteAll(std::span<Share> shares, const ProgramIds& ids, TimePoint deadline);
 

@@ -52,6 +52,21 @@ TEST_CASE("a closure that has ended writes nothing more, and its marks are forgo
   CHECK(window.size() == 10);
 }
 
+TEST_CASE("who looked at the watermark before it moved writes nothing twice", "[ps][unit]") {
+  FlushWindow window;
+  CHECK(Applies(window, {.closure = ClosureId(7), .attempt = Attempt(2), .flush = 1}));
+  SECTION("it was moved by another write") {
+    CHECK(Applies(window, {.closure = ClosureId(11), .attempt = Attempt(1), .flush = 1}, 10));
+  }
+  SECTION("it was moved by itself") { window.Trim(ClosureId(10)); }
+
+  for (const std::uint64_t attempt : {1, 2, 3}) {
+    const FlushId late{.closure = ClosureId(7), .attempt = Attempt(attempt), .flush = 1};
+    CHECK(window.Admit(late, ClosureId(5)).status().code() == StatusCode::kAborted);
+  }
+  CHECK(Applies(window, {.closure = ClosureId(12), .attempt = Attempt(1), .flush = 1}, 5));
+}
+
 TEST_CASE("what is too far ahead waits for the watermark", "[ps][unit]") {
   FlushWindow window;
   const FlushId far{

@@ -111,7 +111,15 @@ TEST_CASE("without an initializer the kind follows from the shape", "[ps][unit]"
 
 TEST_CASE("bad initializers are refused by variable", "[ps][unit]") {
   CHECK_FALSE(InitialValues::Create(Variable("w", {1}, v1::INITIALIZER_KIND_NORMAL, -1), 0).ok());
-  CHECK_FALSE(InitialValues::Create(Variable("w", {1}, v1::INITIALIZER_KIND_NORMAL, NAN), 0).ok());
+  for (const double scale : {double{NAN}, double{INFINITY}, 1e39}) {
+    CHECK_FALSE(
+        InitialValues::Create(Variable("w", {1}, v1::INITIALIZER_KIND_NORMAL, scale), 0).ok());
+  }
+  const Status large =
+      InitialValues::Create(Variable("w", {1}, v1::INITIALIZER_KIND_CONSTANT, -1e39), 0).status();
+  CHECK(large.code() == StatusCode::kInvalidArgument);
+  CHECK(Message(large).find("variable w: initializer.scale is -1e+39") != std::string::npos);
+  CHECK(Values(Variable("w", {1}, v1::INITIALIZER_KIND_CONSTANT, -3e38), 1).at(0) == -3e38F);
 }
 
 }  // namespace

@@ -210,6 +210,24 @@ TEST_CASE("a killed parameter server is named to all who use it, at once", "[ps_
   CHECK(std::chrono::steady_clock::now() - start < Millis(10'000));
 }
 
+TEST_CASE("a server that is lost is named though another one has no room", "[ps_client][unit]") {
+  ProgramCluster cluster(2);
+  const auto client = cluster.Client();
+  const std::vector<float> two = {1, 2};
+  const VariableHandle w =
+      client->Create({.name = "w", .shape = {2}, .servers = {0, 1}}, Raw(two)).value();
+  // The first server takes the closure for one too far ahead, and does so until the deadline.
+  WriteSet set(ClosureId(70'000), Attempt(1));
+  REQUIRE(set.Update(w, ElementOp::kAdd, {Raw(two)}).ok());
+  cluster.server(1).Stop();
+
+  const Status flushed = client->Flush(set);
+
+  INFO(ToString(flushed));
+  CHECK(flushed.code() == StatusCode::kUnavailable);
+  CHECK(Message(flushed).find("ps:1 (") != std::string::npos);
+}
+
 TEST_CASE("a variable that a server has made without being heard is not in the way of the next try",
           "[ps_client][unit]") {
   ProgramCluster cluster(2);
