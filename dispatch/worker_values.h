@@ -32,7 +32,8 @@ class WorkerValues {
     const MutexLock lock(mutex_);
     const auto found = values_.find(id);
     if (found == values_.end()) {
-      return {.value = NotFound("per-worker value {} is not on this worker",
+      return {.value = NotFound("per-worker value {} is not on this worker: it was "
+                                "released, or given up here (states() has why)",
                                 id.value() & ~(std::uint64_t{1} << 63))};
     }
     return found->second;

@@ -1,5 +1,6 @@
 #include "common/cluster/cluster_spec.h"
 
+#include <algorithm>
 #include <charconv>
 #include <utility>
 
@@ -204,7 +205,11 @@ ClusterSpec ClusterSpec::Without(const std::string& job) const {
 Result<HostPort> ParseHostPort(std::string_view address) {
   const std::optional<HostAndPort> parts = SplitHostPort(address);
   if (!parts || address.find_first_of(" \t\r\n/") != std::string_view::npos) {
-    return InvalidArgument("\"{}\" is not host:port", address);
+    // Which of its pieces is the port, nobody can tell.
+    const bool bare_v6 = std::ranges::count(address, ':') > 1 &&
+                         address.find_first_not_of("0123456789abcdefABCDEF:.") == address.npos;
+    return InvalidArgument("\"{}\" is not host:port{}", address,
+                           bare_v6 ? "; an IPv6 host stands in brackets, [fd00::7]:2222" : "");
   }
   const std::string_view digits = parts->port;
   int port = 0;

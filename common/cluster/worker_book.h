@@ -5,7 +5,7 @@
 //
 //   job 7c1f               what the processes prove to each other begins with it
 //   least 2                fewer do not train
-//   most 4                 more are never there at once
+//   most 4                 more do not train at once; a lost one may live beside its successor
 //   places 24              numbers of workers are below this; the same for the whole job
 //   worker 3 10.0.0.7:21017
 //   ended 1                one of them has come to the end: who has not trained has nothing to do

@@ -136,7 +136,8 @@ class ClosureDispatcher {
   std::vector<ClosureId> RemoveWorker(WorkerHandle worker, const Status& why);
   // The verdict, before or after RemoveWorker: the task's executor has ended. What it had, or if
   // that is known what it was `running`, is suspect. The closure that is given up for it, if any,
-  // has failed.
+  // has failed. A build that it was running, and that has ended as many executors there, one after
+  // another, is given up on that worker, and fails the queue.
   struct Crash {
     std::vector<ClosureId> requeued;
     // All that it had when it ended, or when its link did; some may have ended elsewhere since.
@@ -285,6 +286,9 @@ class ClosureDispatcher {
   Outcome OnError(WorkerHandle worker, ClosureRecord& record, ClosureError error, TimePoint now);
   // As OnResult, for a build of a per-worker value.
   Outcome OnBuilt(WorkerHandle worker, const ClosureResult& result, TimePoint now);
+  // The executor of that worker has ended while it built this value.
+  void BlameBuild(std::uint32_t worker, ClosureId value, Suspects::Cause cause,
+                  const std::string& how);
   // Its own error, and the queue's if it is the first.
   void Fail(ClosureRecord& record, ClosureError error);
   void FailQueue(ClosureError error);

@@ -105,6 +105,9 @@ ClosureDispatcher::Crash ClosureDispatcher::CrashWorker(const std::string& task,
     crash.requeued = RemoveWorker({found->second, worker.generation}, Unavailable("{}", how));
   }
   crash.had = std::exchange(worker.had, {});
+  for (const ClosureId id : running) {
+    if (PerWorkerValues::IsPinned(id)) BlameBuild(found->second, id, cause, how);
+  }
   // What waited behind the one that ran is no accomplice.
   const bool alone = (running.empty() ? crash.had.size() : running.size()) == 1;
   ClosureId blamed;
@@ -136,6 +139,27 @@ ClosureDispatcher::Crash ClosureDispatcher::CrashWorker(const std::string& task,
                   .retries = record.executions - 1U});
   }
   return crash;
+}
+
+// A build has no other worker to go to: it would take one executor after another without an end,
+// and what is queued would never run.
+void ClosureDispatcher::BlameBuild(std::uint32_t index, ClosureId value, Suspects::Cause cause,
+                                   const std::string& how) {
+  const bool from_outside = cause == Suspects::Cause::kOutside;
+  const auto ends = per_worker_.CountEnd(index, value, from_outside);
+  const Suspects::Limits& limits = options_.limits;
+  if (!ends || (ends->itself < limits.crash && ends->all < limits.kill)) return;
+  const Worker& worker = workers_[index];
+  const ClosureError error{
+      .status = Internal("a per-worker value of {} is given up there: its build has ended its "
+                         "executor {} times, the last time by {}",
+                         worker.task, ends->all, how),
+      .origin = Origin::kUser,
+      .phase = Phase::kBuild,
+      .task = worker.task,
+      .incarnation = worker.incarnation};
+  per_worker_.GiveUp(index, value, error);
+  FailQueue(error);
 }
 
 void ClosureDispatcher::SetReady(std::uint32_t index, bool ready) {

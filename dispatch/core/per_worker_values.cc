@@ -45,6 +45,7 @@ void PerWorkerValues::Join(std::uint32_t worker) {
       value.places.emplace_back().result = results_.Create();
     }
     Place& place = value.places[worker];
+    if (place.given_up) continue;
     place.sent = false;
     results_.SetNotReady(place.result);
     workers_[worker].waiting.push_back(id);
@@ -57,8 +58,10 @@ void PerWorkerValues::Leave(std::uint32_t worker, const ClosureError& why) {
   workers_[worker].why = why;
   workers_[worker].waiting.clear();
   for (auto& [id, value] : values_) {
-    value.places[worker].sent = false;
-    results_.SetAborted(value.places[worker].result, why);
+    Place& place = value.places[worker];
+    if (place.given_up) continue;
+    place.sent = false;
+    results_.SetAborted(place.result, why);
   }
 }
 
@@ -119,6 +122,7 @@ std::optional<std::uint64_t> PerWorkerValues::Running(std::uint32_t worker,
 void PerWorkerValues::OnResult(std::uint32_t worker, const ClosureResult& result) {
   Place& place = values_.at(result.closure).places[worker];
   place.sent = false;
+  place.ends = {};
   if (result.error == nullptr) {
     results_.SetValue(place.result, result.value);
   } else {
@@ -130,8 +134,28 @@ bool PerWorkerValues::Again(std::uint32_t worker, ClosureId value) {
   Place& place = values_.at(value).places[worker];
   if (place.executions == kMostExecutions) return false;
   place.sent = false;
+  place.ends = {};
   workers_[worker].waiting.push_back(value);
   return true;
+}
+
+std::optional<PerWorkerValues::Ends> PerWorkerValues::CountEnd(std::uint32_t worker,
+                                                               ClosureId value, bool from_outside) {
+  const auto found = values_.find(value);
+  if (found == values_.end() || worker >= found->second.places.size()) return std::nullopt;
+  Place& place = found->second.places[worker];
+  if (place.given_up) return std::nullopt;
+  ++place.ends.all;
+  if (!from_outside) ++place.ends.itself;
+  return place.ends;
+}
+
+void PerWorkerValues::GiveUp(std::uint32_t worker, ClosureId value, ClosureError error) {
+  Place& place = values_.at(value).places[worker];
+  place.sent = false;
+  place.given_up = true;
+  std::erase(workers_[worker].waiting, value);
+  results_.SetError(place.result, std::move(error));
 }
 
 }  // namespace muster::dispatch

@@ -1,6 +1,7 @@
 // Values that every worker has one of: datasets, iterators, tables. Each is built by a closure that
 // belongs to its worker and goes before the closures of the queue, and is built again when a worker
-// comes back. Join and done do not wait for builds, and an error of one stays with its value.
+// comes back. Join and done do not wait for builds, and an error of one stays with its value. One
+// that ends its executor again and again is given up on that worker (ClosureDispatcher).
 //
 // Their ids are a range of their own (kPinned), since a build for a worker that is away must not
 // hold the settled watermark.
@@ -70,6 +71,15 @@ class PerWorkerValues {
   // Such an execution is none: the value waits to be built again.
   //   False: it has been too often, its attempts have no more numbers.
   bool Again(std::uint32_t worker, ClosureId value);
+  // How often the value's build has ended its worker's executor since it last came to an end there.
+  struct Ends {
+    int itself = 0;  // by its own doing
+    int all = 0;
+  };
+  // Once more. Nothing: the value is gone, or is not built there any more.
+  std::optional<Ends> CountEnd(std::uint32_t worker, ClosureId value, bool from_outside);
+  // From now on this error is what the worker has of the value, whichever executor it gets.
+  void GiveUp(std::uint32_t worker, ClosureId value, ClosureError error);
   // From a closure that has settled. Of a value that is gone, and older ones: no effect.
   void Remember(std::uint32_t worker, const Bookmark& bookmark);
 
@@ -87,6 +97,8 @@ class PerWorkerValues {
     std::uint16_t executions = 0;
     std::uint64_t number = 0;
     bool sent = false;
+    bool given_up = false;
+    Ends ends;
     // The newest bookmark's; 0: it has left none.
     std::uint64_t sequence = 0;
     std::vector<std::byte> bookmark;

@@ -237,13 +237,13 @@ ByteReader open_built(std::span<const std::byte> bytes) {
 }
 
 PerWorker::~PerWorker() {
-  if (const auto core = core_.lock()) core->driver().ReleasePerWorker(id_);
+  if (const auto link = link_.lock()) link->driver().ReleasePerWorker(id_);
 }
 
 std::shared_ptr<CoordinatorCore> PerWorker::core() const {
   auto core = core_.lock();
   if (core == nullptr) {
-    raise(Cancelled("the coordinator of this per-worker value is gone, and the value with it"));
+    raise(Cancelled("the coordinator of this per-worker value is gone"));
   }
   return core;
 }

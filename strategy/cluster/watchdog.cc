@@ -5,6 +5,7 @@
 
 #include "common/base/environment_numbers.h"
 #include "common/base/mutex.h"
+#include "common/base/time_left.h"
 
 namespace muster::internal {
 namespace {
@@ -40,7 +41,9 @@ Result<std::optional<std::chrono::milliseconds>> Watchdog::timeout(
   if (!timeout) {
     MUSTER_TRY_ASSIGN(timeout, SecondsIn(environment, "TF_CLUSTER_COORDINATOR_WATCH_DOG_TIMEOUT"));
   }
-  return timeout && timeout->count() > 0 ? timeout : std::nullopt;
+  // A wait that goes beyond the clock would be over at once, again and again.
+  const bool ends = timeout && timeout->count() > 0 && After(*timeout) < TimePoint::max();
+  return ends ? timeout : std::nullopt;
 }
 
 }  // namespace muster::internal

@@ -12,6 +12,7 @@
 #include "dispatch/driver.h"
 
 #include "common/base/scheduler.h"
+#include "common/base/time_left.h"
 #include "strategy/cluster/cluster_coordinator.h"
 #include "strategy/cluster/internal/cluster_link.h"
 #include "strategy/cluster/internal/watchdog.h"
@@ -32,13 +33,14 @@ class CoordinatorCore : public std::enable_shared_from_this<CoordinatorCore> {
 
   dispatch::Driver& driver() { return link_->driver(); }
   ClusterLink& link() { return *link_; }
+  const std::shared_ptr<ClusterLink>& shared_link() const { return link_; }
   const CoordinatorOptions& options() const { return options_; }
   TimePoint until(const Deadline& deadline) const { return until(deadline, options_.timeout); }
   // When a wait that begins now ends: `deadline`, else the timeout, else never.
   static TimePoint until(const Deadline& deadline,
                          const std::optional<std::chrono::milliseconds>& timeout) {
     if (deadline) return *deadline;
-    return timeout ? std::chrono::steady_clock::now() + *timeout : TimePoint::max();
+    return timeout ? After(*timeout) : TimePoint::max();
   }
 
  private:
@@ -67,7 +69,12 @@ class PerWorker {
  public:
   PerWorker(const std::shared_ptr<CoordinatorCore>& core, std::uint32_t function, ClosureId id,
             std::shared_ptr<const PerWorker> dataset, bool shared = false)
-      : core_(core), function_(function), id_(id), dataset_(std::move(dataset)), shared_(shared) {}
+      : core_(core),
+        link_(core->shared_link()),
+        function_(function),
+        id_(id),
+        dataset_(std::move(dataset)),
+        shared_(shared) {}
   ~PerWorker();
   PerWorker(const PerWorker&) = delete;
   PerWorker& operator=(const PerWorker&) = delete;
@@ -81,6 +88,8 @@ class PerWorker {
 
  private:
   const std::weak_ptr<CoordinatorCore> core_;
+  // Its driver has the value, whether or not there is a coordinator: the link of a process stays.
+  const std::weak_ptr<ClusterLink> link_;
   const std::uint32_t function_;
   const ClosureId id_;
   const std::shared_ptr<const PerWorker> dataset_;

@@ -45,7 +45,8 @@ class Watchdog {
   // Tells each time that closures were there for `timeout` and none has ended.
   Watchdog(dispatch::Driver& driver, std::chrono::milliseconds timeout, Tell tell);
 
-  // `given`, else TF_CLUSTER_COORDINATOR_WATCH_DOG_TIMEOUT; nothing: there is none.
+  // `given`, else TF_CLUSTER_COORDINATOR_WATCH_DOG_TIMEOUT; nothing: there is none, or none that
+  // the clock would reach.
   //   kInvalidArgument: that is no number of seconds.
   static Result<std::optional<std::chrono::milliseconds>> timeout(
       const std::optional<std::chrono::milliseconds>& given, const Environment& environment);

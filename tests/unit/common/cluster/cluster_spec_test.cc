@@ -154,7 +154,10 @@ TEST_CASE("an address is host and port", "[cluster][unit]") {
   const auto error = [](const char* text) { return Message(ParseHostPort(text).status()); };
   CHECK(error("ps0") == "\"ps0\" is not host:port");
   CHECK(error(":80") == "\":80\" is not host:port");
-  CHECK(error("::1:80") == "\"::1:80\" is not host:port");
+  const std::string bare = "; an IPv6 host stands in brackets, [fd00::7]:2222";
+  CHECK(error("::1:80") == "\"::1:80\" is not host:port" + bare);
+  CHECK(error("fd00::7") == "\"fd00::7\" is not host:port" + bare);
+  CHECK(error("[fd00::7]") == "\"[fd00::7]\" is not host:port");
   CHECK(error("http://a:80") == "\"http://a:80\" is not host:port");
   CHECK(error("a:") == "\"a:\": \"\" is not a port; 1 to 65535 is allowed");
   CHECK(error("a:8o") == "\"a:8o\": \"8o\" is not a port; 1 to 65535 is allowed");

@@ -1,4 +1,6 @@
 // Values that each worker has one of.
+#include <algorithm>
+
 #include "dispatch/core/attempt.h"
 
 #include "tests/support/catch.h"
@@ -148,6 +150,86 @@ TEST_CASE("builds pause while a parameter server is away, and say when it is los
   for (const Sent& one : bench.Pump()) bench.Done(one);
   CHECK(bench.StateAt(value, bench.a) == State::kValue);
   CHECK(bench.StateAt(value, bench.b) == State::kValue);
+}
+
+// Worker 0's executor ends while it builds the value, and the next one begins with that again.
+struct EndedByBuild : TwoWorkers {
+  using Cause = Suspects::Cause;
+  void EndAndReplace(Cause cause, std::vector<ClosureId> running) {
+    (void)dispatcher.CrashWorker("worker:0", "signal SIGSEGV", cause, running);
+    a = dispatcher.AddWorker("worker:0", Incarnation(++incarnation), 1);
+    sent = Pump();
+  }
+  std::size_t SentTo(WorkerHandle worker, ClosureId closure) const {
+    return static_cast<std::size_t>(std::ranges::count_if(sent, [&](const Sent& one) {
+      return one.worker == worker && one.closure == closure.value();
+    }));
+  }
+  std::uint32_t incarnation = 1;
+  std::vector<Sent> sent = {};
+};
+
+TEST_CASE("a build that ends one executor after another is given up there and fails the queue",
+          "[dispatch][unit]") {
+  EndedByBuild bench;
+  const ClosureId value = bench.dispatcher.per_worker().Create(4, {});
+  bench.Done(bench.Pump()[1]);
+  bench.Schedule();
+  for (int i = 0; i < 2; ++i) {
+    bench.EndAndReplace(EndedByBuild::Cause::kItself, {value});
+    CHECK(bench.SentTo(bench.a, value) == 1);
+    CHECK_FALSE(bench.dispatcher.failed());
+  }
+
+  bench.EndAndReplace(EndedByBuild::Cause::kItself, {value});
+
+  CHECK(bench.dispatcher.failed());
+  CHECK(bench.SentTo(bench.a, value) == 0);
+  CHECK(bench.StateAt(value, bench.a) == State::kError);
+  CHECK(bench.StateAt(value, bench.b) == State::kValue);
+  for (const Sent& one : bench.sent) bench.Done(one);
+  bench.dispatcher.RemoveWorker(bench.b, Unavailable("killed"));  // it has the closure
+  const auto raised = bench.dispatcher.Raise();
+  REQUIRE(raised);
+  CHECK(raised->origin == Origin::kUser);
+  CHECK(raised->phase == Phase::kBuild);
+  CHECK(raised->task == "worker:0");
+  CHECK(Message(raised->status) ==
+        "a per-worker value of worker:0 is given up there: its build has ended its executor 3 "
+        "times, the last time by signal SIGSEGV");
+
+  // Nor by the executors that come later, and the rest goes on.
+  bench.EndAndReplace(EndedByBuild::Cause::kOutside, {});
+  CHECK(bench.StateAt(value, bench.a) == State::kError);
+  const std::uint64_t next = bench.Schedule();
+  bench.sent = bench.Pump();
+  REQUIRE(bench.sent.size() == 1);
+  CHECK(bench.sent[0].closure == next);
+  bench.Done(bench.sent[0]);
+  CHECK_FALSE(bench.dispatcher.failed());
+}
+
+TEST_CASE("executors that are killed from outside six times in one build give it up as well",
+          "[dispatch][unit]") {
+  EndedByBuild bench;
+  const ClosureId value = bench.dispatcher.per_worker().Create(4, {});
+  bench.Done(bench.Pump()[1]);
+  const auto end = [&](int times) {
+    for (int i = 0; i < times; ++i) bench.EndAndReplace(EndedByBuild::Cause::kOutside, {value});
+  };
+  end(5);
+  CHECK_FALSE(bench.dispatcher.failed());
+  // It has come to an end: the next ones are others.
+  REQUIRE(bench.SentTo(bench.a, value) == 1);
+  bench.Done(bench.sent[0]);
+  // What ran is known to be none of it.
+  for (int i = 0; i < 7; ++i) bench.EndAndReplace(EndedByBuild::Cause::kItself, {ClosureId()});
+  CHECK_FALSE(bench.dispatcher.failed());
+
+  end(5);
+  CHECK_FALSE(bench.dispatcher.failed());
+  end(1);
+  CHECK(bench.dispatcher.failed());
 }
 
 TEST_CASE("a value that is released is forgotten everywhere", "[dispatch][unit][CCO-14]") {

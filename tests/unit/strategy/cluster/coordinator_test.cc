@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <set>
 
+#include "strategy/cluster/internal/coordinator_core.h"
 #include "strategy/cluster/internal/watchdog.h"
 #include "strategy/muster.h"
 #include "tests/support/environment_variables.h"
@@ -436,6 +437,18 @@ TEST_CASE("workers begin one after another where a start delay is given",
   coordinator.join();
 }
 
+TEST_CASE("a timeout that the clock does not reach is one without an end", "[strategy][unit]") {
+  constexpr auto longest = std::chrono::milliseconds::max();
+  CHECK(internal::CoordinatorCore::until(std::nullopt, longest) == TimePoint::max());
+  CHECK(internal::CoordinatorCore::until(TimePoint::min(), longest) == TimePoint::min());
+  CHECK(internal::CoordinatorCore::until(std::nullopt, 1h) < TimePoint::max());
+
+  ClusterCoordinator coordinator(std::make_shared<ThreadWorkers>(1),
+                                 {.timeout = longest, .watchdog = longest});
+  CHECK(coordinator.schedule<square>(3).fetch() == 9.0);
+  coordinator.join();
+}
+
 TEST_CASE("a watchdog tells again and again that no closure ends, until it is over",
           "[strategy][unit][CCM-02]") {
   gate = false;
@@ -507,6 +520,8 @@ TEST_CASE("a watchdog's time is the option's, else the environment's, which must
   CHECK(timeout(std::nullopt, "2.5").value() == 2'500ms);
   CHECK(timeout(std::nullopt, "0").value() == std::nullopt);
   CHECK(timeout(std::nullopt, "").value() == std::nullopt);
+  // What the clock cannot wait for: never.
+  CHECK(timeout(std::chrono::milliseconds::max(), "2.5").value() == std::nullopt);
 
   const testing::EnvironmentVariables wrong{{{variable, "2.5s"}}};
   const auto workers = std::make_shared<ThreadWorkers>(1);

@@ -289,6 +289,25 @@ TEST_CASE("iterators that are dropped wait for their closures and leave nothing 
   CHECK(live_passes == 0);
 }
 
+TEST_CASE("a value that outlives its coordinator ends with its last handle all the same",
+          "[strategy][unit]") {
+  live_passes = 0;
+  // As a process's own, it is there for the next coordinator.
+  const auto workers = std::make_shared<ThreadWorkers>(2);
+  {
+    std::optional<PerWorkerIterator<int>> left;
+    {
+      ClusterCoordinator coordinator(workers);
+      left = coordinator.create_per_worker_dataset<counted>().iterator();
+      left->wait();
+      CHECK(live_passes == 2);
+    }
+    CHECK(code_of([&] { left->wait(); }) == ErrorCode::kCancelled);
+    CHECK(live_passes == 2);
+  }
+  eventually("all passes have ended", [] { return live_passes == 0; });
+}
+
 TEST_CASE("inside a closure there is no coordinator", "[strategy][unit][CCO-16]") {
   ClusterCoordinator coordinator(std::make_shared<ThreadWorkers>(1));
   auto data = coordinator.create_per_worker_dataset<range>(0, 10);
