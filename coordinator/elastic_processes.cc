@@ -493,7 +493,9 @@ void ElasticJob::BeginEnding(Millis grace) {
   for (const Place& place : places_) {
     if (place.live()) SendStop(place, grace);
   }
-  (void)world_.scheduler.RunAfter(grace + kEndMargin, Guard([this] { Conclude(); }));
+  (void)world_.scheduler.RunAfter(grace + kEndMargin, Guard([this, ending = ++endings_] {
+                                    if (endings_ == ending) Conclude();
+                                  }));
 }
 
 void ElasticJob::WillFail(const Status& cause) {

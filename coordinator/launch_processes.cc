@@ -368,8 +368,8 @@ void LaunchJob::OnAdopted() {
 void LaunchJob::BeginEnding(Millis grace) {
   stage_ = Stage::kEnding;
   for (const Member* worker : Workers()) SendStop(*worker, grace);
-  (void)world_.scheduler.RunAfter(grace + kEndMargin, Guard([this, number = number_] {
-                                    if (stage_ != Stage::kEnding || number_ != number) return;
+  (void)world_.scheduler.RunAfter(grace + kEndMargin, Guard([this, ending = ++endings_] {
+                                    if (stage_ != Stage::kEnding || endings_ != ending) return;
                                     for (Rank& rank : ranks_) {
                                       rank.silent = !rank.settled();
                                     }

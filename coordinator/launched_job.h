@@ -69,6 +69,8 @@ class LaunchedJob : public Job {
   // The newest launch's.
   LaunchNumber number_;
   Fitness fitness_;
+  // So often were processes asked to end: they have the time that was given the last time.
+  std::uint64_t endings_ = 0;
 
  private:
   std::string MakeDo() override { return {}; }

@@ -16,6 +16,18 @@ namespace {
 // How DriverProcesses begins what it says of a process that could not be started.
 constexpr std::string_view kNoStart = "no start: ";
 
+// Whether it could not be started and cannot be later either: for its own sake, and not because the
+// host had no room for another process, or its disk some trouble.
+bool NeverStarts(std::string_view how) {
+  if (!how.starts_with(kNoStart)) return false;
+  const std::string_view why = how.substr(kNoStart.size());
+  constexpr StatusCode kForGood[] = {StatusCode::kInvalidArgument, StatusCode::kNotFound,
+                                     StatusCode::kPermissionDenied,
+                                     StatusCode::kFailedPrecondition};
+  return std::ranges::any_of(kForGood,
+                             [&](StatusCode code) { return why.starts_with(CodeName(code)); });
+}
+
 // "with exit code 3", "by signal SIGSEGV".
 std::string Ended(const std::string& how) {
   return (how.starts_with("signal") ? "by " : "with ") + how;
@@ -80,7 +92,7 @@ void ProgramJob::RunDriver() {
     launch.cluster["ps"][server->task.index] = server->info.data().tcp_address();
   }
   if (const Status status = world_.drivers.StartProgram(launch); !status.ok()) {
-    return OnDriverExit(driver_.number, false, std::string(kNoStart) + Message(status));
+    return OnDriverExit(driver_.number, false, std::string(kNoStart) + ToString(status));
   }
   driver_.running = true;
   TellMembers();
@@ -276,7 +288,7 @@ void ProgramJob::OnDriverExit(Incarnation number, bool success, const std::strin
 void ProgramJob::OnFailure(const Status& why, const std::string& what, const std::string& how,
                            const Driver& ended) {
   v1::Job& job = *story_.record().mutable_job();
-  const bool again = MayBeginAnew();
+  const bool again = MayBeginAnew() && !NeverStarts(how);
   const int pid = ended.pid != 0 ? ended.pid : world_.drivers.Pid(id());
   std::string then = "; it is not started again";
   if (again) {

@@ -38,7 +38,10 @@ struct Daemons::Daemon {
 Daemons::Daemons(Options options, const Clock& clock)
     : options_(std::move(options)), clock_(clock) {}
 
-Daemons::~Daemons() = default;
+// Before what their last words and their end are told to.
+Daemons::~Daemons() {
+  for (const auto& daemon : daemons_) daemon->child.reset();
+}
 
 Daemons::Daemon* Daemons::Find(const std::string& task) const {
   for (const auto& daemon : daemons_) {
@@ -150,14 +153,26 @@ std::optional<process::Exit> Daemons::Ended(const std::string& task) const {
 
 bool Daemons::Drain() {
   std::vector<Daemon*> ending;
+  bool clean = true;
   for (const auto& daemon : daemons_) {
     daemon->draining = true;
-    daemon->due.reset();
-    if (daemon->exit) continue;
+    const bool rests = std::exchange(daemon->due, std::nullopt).has_value();
+    if (daemon->exit) {
+      // What stays down has not drained; what only rests was to come back.
+      clean = clean && (rests || daemon->exit->ok());
+      continue;
+    }
+    if (const auto exit = daemon->child->Wait(milliseconds(0)); exit.ok()) {
+      daemon->exit = *exit;
+      if (exit->ok()) continue;
+      clean = false;
+      options_.say(fmt::format("{} ended with {} before it was asked to drain; its log: {}",
+                               daemon->plan.task, exit->ToString(), daemon->plan.log_file));
+      continue;
+    }
     (void)daemon->child->Signal(SIGTERM);
     ending.push_back(daemon.get());
   }
-  bool clean = true;
   const TimePoint begin = clock_.Now();
   for (Daemon* const daemon : ending) {
     const milliseconds left = std::max(milliseconds(0), options_.grace - Since(clock_, begin));
@@ -165,10 +180,12 @@ bool Daemons::Drain() {
     if (!exit.ok()) {
       options_.say(fmt::format("{} has not drained after {} s; killing it", daemon->plan.task,
                                options_.grace.count() / 1000));
+      clean = false;
       exit = daemon->child->End(milliseconds(0));
     }
     daemon->exit = *exit;
-    if (!exit->ok()) {
+    // Daemons hear SIGTERM from main() on: one that it ends has not got there, and had nothing yet.
+    if (!exit->ok() && exit->signal != SIGTERM) {
       clean = false;
       options_.say(fmt::format("{} ended with {} while draining; its log: {}", daemon->plan.task,
                                exit->ToString(), daemon->plan.log_file));

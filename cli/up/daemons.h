@@ -63,8 +63,9 @@ class Daemons {
   // How it has ended; nullopt: it runs.
   std::optional<process::Exit> Ended(const std::string& task) const;
 
-  // SIGTERM to all, who know whom to wait for, and their end; true: all left with code 0. They are
-  // not started again.
+  // SIGTERM to all, who know whom to wait for, and their end; true: all left with code 0, or before
+  // they had begun. False also where one stays down that ended otherwise. They are not started
+  // again.
   bool Drain();
 
   // The last lines of a daemon's log, for an error message.

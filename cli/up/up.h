@@ -16,8 +16,8 @@ namespace muster::cli {
 // Prints one line beginning with "ready" on stdout when every task is registered. Ends on SIGINT,
 // SIGTERM or SIGHUP: a checkpoint of each running job is saved, closures in flight finish (within
 // --drain-timeout), and all daemons end.
-//   kDone: drained.  kJobFailed: a daemon did not start or did not drain.  kRefused: another `up`
-//   holds the state folder.
+//   kDone: drained.  kJobFailed: a daemon did not start, stayed down or did not drain.  kRefused:
+//   another `up` holds the state folder.
 ExitCode Up(const Options& options, const Terminal& terminal, const Environment& environment,
             const Clock& clock, Interrupt& interrupt);
 

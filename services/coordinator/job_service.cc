@@ -41,7 +41,8 @@ class UploadStream : public grpc::ServerReadReactor<v1::UploadFileRequest> {
   }
   Status Take() {
     if (writer_ == nullptr) {
-      MUSTER_TRY_ASSIGN(writer_, files_.Begin(in_.sha256()));
+      sha256_ = in_.sha256();  // later messages do not name it
+      MUSTER_TRY_ASSIGN(writer_, files_.Begin(sha256_));
     }
     return writer_->Append(in_.data());
   }
@@ -52,7 +53,7 @@ class UploadStream : public grpc::ServerReadReactor<v1::UploadFileRequest> {
     return Ok();
   }
   void End(const Status& status) {
-    front_.audit.Change(who_, "upload", in_.sha256(), status);
+    front_.audit.Change(who_, "upload", sha256_, status);
     Answer(status);
   }
   void Answer(const Status& status) { Finish(services::ToGrpc(status)); }
@@ -60,6 +61,7 @@ class UploadStream : public grpc::ServerReadReactor<v1::UploadFileRequest> {
   Front& front_;
   const FileStore& files_;
   std::string who_;
+  std::string sha256_;
   v1::UploadFileReply* const reply_;
   v1::UploadFileRequest in_;
   std::unique_ptr<FileStore::Writer> writer_;

@@ -3,6 +3,7 @@
 #include <csignal>
 #include <filesystem>
 #include <fstream>
+#include <thread>
 
 #include "tests/support/catch.h"
 #include "tests/support/temp_folder.h"
@@ -127,6 +128,51 @@ TEST_CASE_METHOD(DaemonsFixture, "draining is SIGTERM for all, and SIGKILL for t
   CHECK(daemons.Ended("worker:0")->ok());
   CHECK(daemons.Ended("ps:0")->signal == SIGKILL);
   CHECK(said.find("ps:0 has not drained") != std::string::npos);
+}
+
+TEST_CASE_METHOD(DaemonsFixture, "a daemon that is ended before it can hear of it has drained",
+                 "[cli][unit]") {
+  Daemons daemons(Options(), clock);
+  REQUIRE(daemons.Start(Script("ps:0", "echo up; exec sleep 100")).ok());
+  REQUIRE(PollUntil(daemons, [&] { return Log("ps:0") == "up\n"; }));
+
+  CHECK(daemons.Drain());
+
+  CHECK(daemons.Ended("ps:0")->signal == SIGTERM);
+  CHECK(said.empty());
+}
+
+TEST_CASE_METHOD(DaemonsFixture, "a daemon that stays down has not drained", "[cli][unit]") {
+  Daemons daemons(Options(), clock);
+  REQUIRE(daemons.Start(Script("ps:0", "exit 78")).ok());
+  REQUIRE(PollUntil(daemons, [&] { return daemons.Dead().has_value(); }));
+
+  CHECK_FALSE(daemons.Drain());
+}
+
+TEST_CASE_METHOD(DaemonsFixture, "a daemon that ended by itself is not said to have ended draining",
+                 "[cli][unit]") {
+  Daemons daemons(Options(), clock);
+  REQUIRE(daemons.Start(Script("coordinator", "exit 3")).ok());
+  const auto limit = std::chrono::steady_clock::now() + std::chrono::seconds(10);
+  while (!daemons.Ended("coordinator") && std::chrono::steady_clock::now() < limit) {
+    std::this_thread::yield();
+  }
+
+  CHECK_FALSE(daemons.Drain());
+
+  CHECK(said.find("coordinator ended with exit code 3 before it was asked to drain") == 0);
+}
+
+// A sanitizer sees who writes into what has gone.
+TEST_CASE_METHOD(DaemonsFixture, "daemons that write are ended before what they write into",
+                 "[cli][unit]") {
+  for (int i = 0; i < 5; ++i) {
+    Daemons daemons(Options(), clock);
+    REQUIRE(daemons.Start(Script("ps:0", "while :; do echo line; done")).ok());
+    REQUIRE(PollUntil(daemons, [&] { return !daemons.LastLines("ps:0").empty(); }));
+  }
+  CHECK(Log("ps:0").starts_with("line\n"));
 }
 
 }  // namespace

@@ -85,6 +85,32 @@ TEST_CASE("A stop's grace outlives a restart of the coordinator, before it or af
         "stopped as asked; its processes have ended");
 }
 
+TEST_CASE("A stop with a longer grace gives processes that are asked to end already its time",
+          "[coordinator][launch][elastic]") {
+  Stopping cluster(/*elastic=*/GENERATE(true, false));
+  const bool failed = GENERATE(true, false);
+  if (failed) {
+    cluster.at({"worker", 0}).LaunchedProcess(0, v1::LaunchEvent::KIND_EXITED, 3);
+    cluster.Settle();
+  } else {
+    cluster.any("train").Stop(Millis(5'000));
+  }
+  cluster.Pass(Millis(2'000));
+  REQUIRE(Stopping::Asked(cluster.at({"worker", 1})).size() == 1);
+
+  cluster.any("train").Stop(kLongGrace);
+  cluster.Pass(Millis(60'000));
+
+  CHECK(cluster.State("train") == v1::JOB_STATE_STOPPING);
+  const std::vector<v1::StopLaunch> asked = Stopping::Asked(cluster.at({"worker", 1}));
+  REQUIRE(asked.size() == 2);
+  CHECK(asked[1].grace_ms() == kLongGrace.count());
+  CHECK_FALSE(asked[1].forget());
+  if (!failed) cluster.EndAsked(0);
+  cluster.EndAsked(1);
+  CHECK(cluster.State("train") == v1::JOB_STATE_CANCELLED);
+}
+
 TEST_CASE("A grace that is over when a worker is back leaves processes no time",
           "[coordinator][launch][elastic]") {
   Stopping cluster(/*elastic=*/GENERATE(true, false));

@@ -36,14 +36,33 @@ TEST_CASE("Main that fails ends the job with its exit code and its last lines",
 
 TEST_CASE("Main that cannot be started fails the job at once, whatever its policy",
           "[coordinator][program]") {
+  const bool restarts = GENERATE(false, true);
   Programs cluster;
   cluster.JoinAll(0, 1);
-  REQUIRE(cluster.Submit(ProgramSpec()).ok());
+  REQUIRE(cluster.Submit(restarts ? Restarting() : ProgramSpec()).ok());
   cluster.MainEnds("no start: PERMISSION_DENIED: /var is mounted noexec");
   CHECK(cluster.State() == v1::JOB_STATE_FAILED);
+  CHECK(cluster.words().record().job().restarts() == 0);
   CHECK(Has(cluster.Said(),
             "could not be started on the coordinator's host: "
             "PERMISSION_DENIED: /var is mounted noexec"));
+}
+
+TEST_CASE("Under on_failure main that its host could not start at the moment is tried again",
+          "[coordinator][program]") {
+  const std::string how = GENERATE("no start: RESOURCE_EXHAUSTED: no further process",
+                                   "no start: UNAVAILABLE: no boot id",
+                                   "no start: UNKNOWN: execute words: Text file busy");
+  CAPTURE(how);
+  Programs cluster;
+  cluster.JoinAll(0, 1);
+  REQUIRE(cluster.Submit(Restarting(1)).ok());
+  cluster.MainEnds(how);
+  CHECK(cluster.State() == v1::JOB_STATE_RESTORING);
+  cluster.Pass(Millis(5'000));
+  CHECK(cluster.drivers.launched.size() == 2);
+  cluster.MainEnds(how);
+  CHECK(cluster.State() == v1::JOB_STATE_FAILED);
 }
 
 TEST_CASE("Under on_failure main begins anew with the executors that are there, so many times",

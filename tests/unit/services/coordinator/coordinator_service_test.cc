@@ -275,6 +275,44 @@ TEST_CASE("An uploaded file is fetched as it was sent", "[services][unit]") {
   CHECK(reader->Finish().ok());
 }
 
+TEST_CASE("An upload of several messages is named in the audit log, also one that was refused",
+          "[services][audit][unit]") {
+  Fixture f;
+  const auto jobs = v1::JobService::NewStub(f.channel);
+  const auto upload = [&](const std::string& last) {
+    grpc::ClientContext context;
+    f.Prepare(context);
+    v1::UploadFileReply reply;
+    auto writer = jobs->UploadFile(&context, &reply);
+    v1::UploadFileRequest request;
+    request.set_sha256(kAbc);
+    request.set_data("ab");
+    writer->Write(request);
+    request.clear_sha256();
+    request.set_data(last);
+    writer->Write(request);
+    writer->WritesDone();
+    return writer->Finish();
+  };
+
+  CHECK(upload("d").error_code() == grpc::StatusCode::DATA_LOSS);
+  CHECK(upload("c").ok());
+
+  // Writes what waits.
+  f.node->Shutdown();
+  std::vector<std::string> lines;
+  std::ifstream file(f.dir / "state/audit.log");
+  for (std::string line; std::getline(file, line);) lines.push_back(line);
+  REQUIRE(lines.size() == 2);
+  for (const std::string& line : lines) {
+    CAPTURE(line);
+    CHECK(line.find(R"("did":"upload")") != std::string::npos);
+    CHECK(line.find(fmt::format(R"("what":"{}")", kAbc)) != std::string::npos);
+  }
+  CHECK(lines[0].find("refused") != std::string::npos);
+  CHECK(lines[1].find("refused") == std::string::npos);
+}
+
 TEST_CASE("Who follows a job by its name does not go on with the next one of that name",
           "[services][unit]") {
   Fixture f;
