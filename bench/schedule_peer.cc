@@ -13,7 +13,7 @@
 
 #include "bench/scratch.h"
 #include "common/net/socket.h"
-#include "common/process/child.h"
+#include "common/process/cpu_time.h"
 
 namespace muster::bench {
 namespace {

@@ -9,6 +9,7 @@
 #include <google/protobuf/util/json_util.h>
 #include <nlohmann/json.hpp>
 
+#include "common/base/utf8.h"
 #include "common/messages/job_state.h"
 
 namespace muster::cli {
@@ -64,6 +65,14 @@ std::string ClockTime(std::int64_t ms) {
 }
 
 std::string DateTime(std::int64_t ms) { return fmt::format("{:%Y-%m-%d %H:%M:%S}", LocalTime(ms)); }
+
+std::string_view Cut(std::string_view line, int columns) {
+  std::size_t end = 0;
+  for (int n = 0; columns > 0 && n < columns && end < line.size(); ++n) {
+    end += std::max<std::size_t>(Utf8Length(line.substr(end)), 1);
+  }
+  return columns > 0 ? line.substr(0, end) : line;
+}
 
 std::string Table(const std::vector<std::vector<std::string>>& rows) {
   std::vector<std::size_t> widths;

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "common/base/status.h"
@@ -29,6 +30,9 @@ std::string Thousands(std::uint64_t number);
 std::string ClockTime(std::int64_t ms);
 // "2026-11-21 14:03:09", local time.
 std::string DateTime(std::int64_t ms);
+
+// The first `columns` characters of a line of UTF-8; 0: all.
+std::string_view Cut(std::string_view line, int columns);
 
 // Columns of equal width, two spaces between; the first row is the head.
 std::string Table(const std::vector<std::vector<std::string>>& rows);

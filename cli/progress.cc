@@ -78,10 +78,8 @@ std::string ProgressLine(const v1::Job& job, int columns) {
       line += "  " + progress.phase();
     }
   }
-  if (columns > 0 && static_cast<int>(line.size()) >= columns) {
-    line.resize(static_cast<std::size_t>(columns - 1));
-  }
-  return line;
+  // A cursor in the last column would go on to the next line.
+  return columns == 1 ? "" : std::string(Cut(line, std::max(columns - 1, 0)));
 }
 
 void ProgressView::Show(const v1::Job& job) {

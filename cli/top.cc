@@ -9,7 +9,6 @@
 #include "cli/commands.h"
 #include "cli/format.h"
 #include "common/base/byte_count.h"
-#include "common/base/utf8.h"
 #include "common/base/wall_time.h"
 #include "common/base/words.h"
 #include "common/messages/job_state.h"
@@ -72,15 +71,6 @@ std::string Screen(const v1::ClusterStatus& status, const v1::ListJobsReply& job
                     bytes == 0 ? "-" : ByteCount(bytes)});
   }
   return text + "\n" + Table(rows);
-}
-
-// The line's first `columns` characters; 0: all.
-std::string_view Cut(std::string_view line, int columns) {
-  std::size_t end = 0;
-  for (int n = 0; columns > 0 && n < columns && end < line.size(); ++n) {
-    end += std::max<std::size_t>(Utf8Length(line.substr(end)), 1);
-  }
-  return columns > 0 ? line.substr(0, end) : line;
 }
 
 // As much of `text` as there is room for: what is longer would scroll its own head away, which a

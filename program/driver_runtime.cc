@@ -7,6 +7,7 @@
 #include <fmt/core.h>
 #include <unistd.h>
 
+#include "common/base/utf8.h"
 #include "common/messages/status_proto.h"
 
 namespace muster::program::internal {
@@ -15,6 +16,8 @@ namespace {
 using SteadyClock = std::chrono::steady_clock;
 
 constexpr Millis kReportEvery{500};
+// A coordinator that is stopped takes nothing for as long; that it has ended is heard at once.
+constexpr Millis kPatience{std::chrono::hours(24)};
 // What "closures a second" is taken over.
 constexpr std::size_t kRateReports = 8;
 
@@ -27,7 +30,7 @@ DriverRuntime::DriverRuntime(const v1::ProgramStart& start, process::MessagePipe
 Status DriverRuntime::Begin(const Options& options) {
   v1::FromProgram message;
   *message.mutable_ready() = Describe(options);
-  MUSTER_TRY(pipe_.Send(message));
+  MUSTER_TRY(pipe_.Send(message, kPatience));
   listener_ = std::thread([this] { Listen(); });
   reporter_ = std::thread([this] { ReportAgainAndAgain(); });
   return Ok();
@@ -88,7 +91,8 @@ void DriverRuntime::OnMembers(std::function<void(const v1::ProgramMembers&)> tel
 
 void DriverRuntime::Report(std::string phase) {
   const MutexLock lock(mutex_);
-  phase_ = std::move(phase);
+  // Else the whole report would be refused.
+  phase_ = ToValidUtf8(phase);
 }
 
 // Says how far it is, if that is news.
@@ -116,7 +120,7 @@ void DriverRuntime::ReportNow() {
   std::string bytes = message.SerializeAsString();
   if (ended_ || bytes == sent_) return;
   sent_ = std::move(bytes);
-  (void)pipe_.Send(message);  // the listener learns that the daemon has gone
+  (void)pipe_.Send(message, kPatience);  // the listener learns that the daemon has gone
 }
 
 void DriverRuntime::ReportAgainAndAgain() {
@@ -137,7 +141,7 @@ void DriverRuntime::End(const Status& status) {
   report_changed_.notify_all();
   v1::FromProgram message;
   SetStatus(status, *message.mutable_end()->mutable_status());
-  (void)pipe_.Send(message);
+  (void)pipe_.Send(message, kPatience);
 }
 
 void DriverRuntime::EndAtExit() {

@@ -159,7 +159,9 @@ std::optional<ExecutorEnd> WorkerCore::Stuck(Job& job) {
   // One that waits for a slower member of its group is not to blame. It says so again and again: of
   // one that is stopped itself no wait is told (process::WaitPage::kFresh).
   const std::optional<process::Wait> wait = io_.WaitOf(*job.process);
-  job.idle_looks = wait || used * kBusyShare >= passed ? 0 : job.idle_looks + 1;
+  // Less than before: something that it had started has ended, which is life.
+  const bool lives = used < Millis(0) || used * kBusyShare >= passed;
+  job.idle_looks = wait || lives ? 0 : job.idle_looks + 1;
   const bool idle = job.idle_looks > kLooks;
   const bool long_step =
       options_.step_limit.count() > 0 && passed * job.looks >= options_.step_limit;

@@ -1,10 +1,8 @@
 #include "common/process/child.h"
 
 #include <cerrno>
-#include <fstream>
 #include <future>
 #include <optional>
-#include <sstream>
 #include <string_view>
 #include <system_error>
 #include <thread>
@@ -270,21 +268,6 @@ Result<std::unique_ptr<Child>> Child::Start(Options options) {
   auto child = std::make_unique<RealChild>(std::move(options));
   MUSTER_TRY(child->Begin());
   return std::unique_ptr<Child>(std::move(child));
-}
-
-Result<std::chrono::milliseconds> CpuTime(int pid) {
-  std::ifstream file(fmt::format("/proc/{}/stat", pid));
-  std::string text;
-  std::getline(file, text);
-  // The name may hold anything, but what follows its last ')' is numbers; fields 14 and 15.
-  const std::size_t end = text.rfind(')');
-  if (end == std::string::npos) return NotFound("no process {}", pid);
-  std::istringstream rest(text.substr(end + 1));
-  std::string skipped;
-  for (int field = 3; field < 14; ++field) rest >> skipped;
-  long user = 0, system = 0;
-  if (!(rest >> user >> system)) return NotFound("process {}: its times cannot be read", pid);
-  return std::chrono::milliseconds((user + system) * 1'000 / sysconf(_SC_CLK_TCK));
 }
 
 }  // namespace muster::process

@@ -73,10 +73,6 @@ class Child {
   virtual Exit End(std::chrono::milliseconds grace) = 0;
 };
 
-// Processor time that a process has used since it began, user and system, all its threads.
-// kNotFound: no such process.
-Result<std::chrono::milliseconds> CpuTime(int pid);
-
 // The path of a program of ours: beside this executable (build/bin or <prefix>/bin), for tests also
 // in ../bin.
 std::string SiblingProgram(const std::string& name);

@@ -2,16 +2,13 @@
 
 #include <algorithm>
 #include <cstdlib>
-#include <filesystem>
-#include <set>
 #include <string>
-#include <system_error>
-#include <vector>
 
 #include <fmt/format.h>
 #include <time.h>
 
 #include "common/base/whole_file.h"
+#include "common/process/family.h"
 
 namespace muster::process {
 namespace {
@@ -25,23 +22,6 @@ std::uint64_t Kilobytes(const std::string& status, const char* name) {
                              10);
 }
 
-// Each thread has a list of the children that it has forked.
-void AddChildren(int pid, std::vector<int>& children) {
-  std::error_code error;
-  std::filesystem::directory_iterator thread(fmt::format("/proc/{}/task", pid), error);
-  for (const std::filesystem::directory_iterator end; !error && thread != end;
-       thread.increment(error)) {
-    const Result<std::string> list = ReadWholeFile(thread->path().string() + "/children");
-    if (!list.ok()) continue;  // the thread has ended
-    const char* text = list->c_str();
-    for (char* after = nullptr;; text = after) {
-      const long child = std::strtol(text, &after, 10);
-      if (after == text) break;
-      children.push_back(static_cast<int>(child));
-    }
-  }
-}
-
 std::chrono::nanoseconds ProcessorTime() {
   timespec now{};
   (void)::clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
@@ -52,18 +32,11 @@ std::chrono::nanoseconds ProcessorTime() {
 
 std::uint64_t OwnMemory(int pid) {
   std::uint64_t kilobytes = 0;
-  // While they are looked at processes come and go, also under numbers that were there before.
-  std::set<int> seen;
-  std::vector<int> open{pid};
-  while (!open.empty()) {
-    const int one = open.back();
-    open.pop_back();
-    if (!seen.insert(one).second) continue;
+  for (const int one : FamilyOf(pid)) {
     const Result<std::string> status = ReadWholeFile(fmt::format("/proc/{}/status", one));
     if (!status.ok()) continue;
     // One that has ended and was not waited for has neither line.
     kilobytes += Kilobytes(*status, "\nRssAnon:") + Kilobytes(*status, "\nRssShmem:");
-    AddChildren(one, open);
   }
   return kilobytes * 1'024;
 }

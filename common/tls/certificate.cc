@@ -170,13 +170,16 @@ Status CheckHost(const x509_st& certificate, const std::string& host) {
   // Neither function changes it.
   auto* one = const_cast<x509_st*>(&certificate);
   if (X509_check_ip_asc(one, host.c_str(), 0) == 1 ||
-      X509_check_host(one, host.data(), host.size(), 0, nullptr) == 1) {
+      // What a subject is called is no host (RFC 9525, section 2).
+      X509_check_host(one, host.data(), host.size(), X509_CHECK_FLAG_NEVER_CHECK_SUBJECT,
+                      nullptr) == 1) {
     return Ok();
   }
+  const std::vector<std::string> hosts = HostsOf(certificate);
   return PermissionDenied(
       "{} shows a certificate of {} for other hosts ({}): connect by one of those, or issue one "
       "with --host {}",
-      host, SubjectOf(certificate), Joined(HostsOf(certificate)), host);
+      host, SubjectOf(certificate), hosts.empty() ? "none" : Joined(hosts), host);
 }
 
 Period PeriodOf(const x509_st& certificate) {

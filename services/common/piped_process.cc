@@ -70,6 +70,8 @@ void PipedProcess<To, From>::Read() {
       if (status.code() != StatusCode::kUnavailable) {
         log::Warning("from a child: {}", Message(status));
       }
+      // Nobody reads any more: who writes is to hear of it.
+      pipe_.Shutdown();
       return;
     }
     events_.on_message(std::move(message));

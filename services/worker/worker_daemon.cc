@@ -18,6 +18,7 @@
 #include "common/base/words.h"
 #include "common/net/handshake.h"
 #include "common/net/host_id.h"
+#include "common/process/cpu_time.h"
 #include "common/telemetry/log.h"
 #include "services/common/admin.h"
 #include "services/common/attach_stream.h"

@@ -39,6 +39,12 @@ TEST_CASE("the progress line tells step, rate, loss and ETA", "[cli][unit]") {
   CHECK(ProgressLine(RunningJob(), 0) ==
         "step 1200/2345 [##########..........]  51%  40,123 examples/s  loss 0.3821  ETA 12 s");
   CHECK(ProgressLine(RunningJob(), 40).size() == 39);
+  // Cut between characters, and by their number.
+  v1::Job job = RunningJob();
+  job.mutable_progress()->set_phase("évaluation");
+  const std::string whole = ProgressLine(job, 0);
+  const auto before = static_cast<int>(whole.size() - std::string("évaluation").size());
+  CHECK(ProgressLine(job, before + 2) == whole.substr(0, static_cast<std::size_t>(before)) + "é");
 }
 
 TEST_CASE("the progress line of a job that waits tells for what", "[cli][unit]") {

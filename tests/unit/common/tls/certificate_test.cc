@@ -43,6 +43,20 @@ TEST_CASE("a certificate says who its holder is, where and until when", "[tls][u
   CHECK(Says(CheckPeriod(**certificate, period.from - 1min, "it"), "it is not valid before "));
 }
 
+TEST_CASE("a subject's name is not taken for a host's", "[tls][unit]") {
+  const Certificates folder;
+  const auto issued = Issue(folder.authority(), {.holder = kAna, .period = Certificates::Valid()});
+  REQUIRE(issued.ok());
+  const auto certificate = ParseCertificate(issued->certificate, "it");
+  REQUIRE(certificate.ok());
+  X509_NAME* const subject = X509_get_subject_name(certificate->get());
+  X509_NAME_ENTRY_free(X509_NAME_delete_entry(subject, 0));
+  const auto* const name = reinterpret_cast<const unsigned char*>("node-3");
+  REQUIRE(X509_NAME_add_entry_by_txt(subject, "CN", MBSTRING_UTF8, name, -1, -1, 0) == 1);
+
+  CHECK(Says(CheckHost(**certificate, "node-3"), "for other hosts"));
+}
+
 TEST_CASE("a certificate may have no end, or one later than clocks go", "[tls][unit]") {
   const Certificates folder;
   const auto issued = Issue(folder.authority(), {.holder = kAna, .period = Certificates::Valid()});

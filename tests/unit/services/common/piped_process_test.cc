@@ -69,6 +69,19 @@ TEST_CASE("an executor's lines, messages and end arrive in order", "[services][u
   CHECK(recorder.WaitFor("ready 9"));
 }
 
+TEST_CASE("an executor whose message cannot be read hears that nobody reads any more",
+          "[services][unit]") {
+  const testing::TempFolder dir;
+  PipeRecorder recorder;
+  // A length of 4 GiB; then it waits for the end of its pipe.
+  const auto executor = ExecutorProcess::Start(
+      {.argv = {ScriptIn(dir, "printf '\\377\\377\\377\\377' >&3\ncat <&3\nexit 7")}},
+      recorder.Events());
+
+  REQUIRE(executor.ok());
+  CHECK(recorder.WaitFor("exit exit code 7"));
+}
+
 TEST_CASE("an executor dies with its object", "[services][unit]") {
   const testing::TempFolder dir;
   PipeRecorder recorder;
