@@ -94,7 +94,9 @@ Result<std::unique_ptr<Coordinator>> Coordinator::Create(Options options, Parts 
     if (!here()) return;
     for (const auto& [number, job] : core->jobs_) job->NoteSlowJournal(waited, rows);
   };
+  // Both before any job is made: what it tells is written by the journal's thread.
   MUSTER_TRY_ASSIGN(std::vector<StoredJob> stored, self->parts_.journal.LoadJobs());
+  MUSTER_TRY_ASSIGN(std::vector<v1::TakenOut> out, self->parts_.journal.LoadTakenOut());
   for (StoredJob& one : stored) {
     const JobNumber number(one.record.number());
     auto job = Job::Make(self->world_, std::move(one));
@@ -105,7 +107,6 @@ Result<std::unique_ptr<Coordinator>> Coordinator::Create(Options options, Parts 
     self->last_number_ = std::max(self->last_number_, number);
     self->jobs_[number] = std::move(job);
   }
-  MUSTER_TRY_ASSIGN(std::vector<v1::TakenOut> out, self->parts_.journal.LoadTakenOut());
   for (v1::TakenOut& one : out) self->members_.TakeOut(std::move(one));
   self->AdmitJobs();
   self->KeepFiles();

@@ -51,9 +51,15 @@ class JournalWriter {
 
   Epoch epoch() const { return journal_.epoch(); }
   std::string cluster_id() const { return journal_.cluster_id(); }
-  // Before anything was written: they block.
-  Result<std::vector<StoredJob>> LoadJobs() { return journal_.LoadJobs(); }
-  Result<std::vector<v1::TakenOut>> LoadTakenOut() { return journal_.LoadTakenOut(); }
+  // Before anything is written, since they read by the caller's thread, and block.
+  Result<std::vector<StoredJob>> LoadJobs() {
+    MUSTER_INVARIANT(waiting_.empty() && writing_.empty());
+    return journal_.LoadJobs();
+  }
+  Result<std::vector<v1::TakenOut>> LoadTakenOut() {
+    MUSTER_INVARIANT(waiting_.empty() && writing_.empty());
+    return journal_.LoadTakenOut();
+  }
 
   // See Journal.
   void SaveJob(const v1::JobRecord& record, Done done);

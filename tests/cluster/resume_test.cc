@@ -9,6 +9,7 @@
 #include <sys/mount.h>
 #include <sys/resource.h>
 
+#include "common/base/whole_file.h"
 #include "tests/cluster/harness.h"
 #include "tests/cluster/jobs.h"
 #include "tests/support/catch.h"
@@ -179,7 +180,8 @@ TEST_CASE("a cluster that is asked to end saves its jobs, and no step is lost", 
 TEST_CASE("daemons that are asked to end one by one, or all at once, lose no step", "[cluster]") {
   const TempFolder folder;
   const SumJob sums(folder, 2000, 10, 20, 200);
-  Cluster cluster({.ps = 2, .workers = 2});
+  const std::string state = folder / "state";
+  Cluster cluster({.ps = 2, .workers = 2, .state = state});
   const std::string id = cluster.Submit(sums.file);
   REQUIRE(cluster.WaitForStep(id, 200, seconds(60)));
 
@@ -205,10 +207,15 @@ TEST_CASE("daemons that are asked to end one by one, or all at once, lose no ste
     };
     const int before = went_on(cluster.Describe(id));
     for (const int pid : pids) REQUIRE(::kill(pid, SIGTERM) == 0);
-    REQUIRE(eventually([&] {
+    std::string story;
+    const bool goes_on = eventually([&] {
       const v1::Job job = cluster.Describe(id);
+      story = Story(job);
       return went_on(job) > before || job.ended_ms() != 0;
-    }));
+    });
+    CAPTURE(tasks, story, cluster.up_log());
+    if (!goes_on) UNSCOPED_INFO(ReadWholeFile(state + "/logs/coordinator.log").value_or(""));
+    REQUIRE(goes_on);
   };
   end({"ps:0"});
   end({"worker:0", "worker:1", "ps:0", "ps:1", "coordinator"});
