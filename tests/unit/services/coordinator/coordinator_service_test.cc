@@ -243,24 +243,29 @@ TEST_CASE("A fetch whose reader stands still is ended, and lets go of its file",
   CHECK(reader->Finish().error_code() == grpc::StatusCode::CANCELLED);
 }
 
+// kAbc's name for what is sent in these messages.
+grpc::Status UploadAbc(Fixture& f, const std::vector<std::string>& pieces) {
+  const auto jobs = v1::JobService::NewStub(f.channel);
+  grpc::ClientContext context;
+  f.Prepare(context);
+  v1::UploadFileReply reply;
+  auto writer = jobs->UploadFile(&context, &reply);
+  v1::UploadFileRequest request;
+  request.set_sha256(kAbc);
+  for (const std::string& piece : pieces) {
+    request.set_data(piece);
+    writer->Write(request);
+    request.clear_sha256();
+  }
+  writer->WritesDone();
+  return writer->Finish();
+}
+
 TEST_CASE("An uploaded file is fetched as it was sent", "[services][unit]") {
   Fixture f;
-  const auto jobs = v1::JobService::NewStub(f.channel);
   const auto cluster = v1::ClusterService::NewStub(f.channel);
-  const auto upload = [&](const std::string& text) {
-    grpc::ClientContext context;
-    f.Prepare(context);
-    v1::UploadFileReply reply;
-    auto writer = jobs->UploadFile(&context, &reply);
-    v1::UploadFileRequest request;
-    request.set_sha256(kAbc);
-    request.set_data(text);
-    writer->Write(request);
-    writer->WritesDone();
-    return writer->Finish();
-  };
-  CHECK(upload("abd").error_code() == grpc::StatusCode::DATA_LOSS);
-  CHECK(upload("abc").ok());
+  CHECK(UploadAbc(f, {"abd"}).error_code() == grpc::StatusCode::DATA_LOSS);
+  CHECK(UploadAbc(f, {"abc"}).ok());
 
   grpc::ClientContext context;
   f.Prepare(context);
@@ -278,25 +283,8 @@ TEST_CASE("An uploaded file is fetched as it was sent", "[services][unit]") {
 TEST_CASE("An upload of several messages is named in the audit log, also one that was refused",
           "[services][audit][unit]") {
   Fixture f;
-  const auto jobs = v1::JobService::NewStub(f.channel);
-  const auto upload = [&](const std::string& last) {
-    grpc::ClientContext context;
-    f.Prepare(context);
-    v1::UploadFileReply reply;
-    auto writer = jobs->UploadFile(&context, &reply);
-    v1::UploadFileRequest request;
-    request.set_sha256(kAbc);
-    request.set_data("ab");
-    writer->Write(request);
-    request.clear_sha256();
-    request.set_data(last);
-    writer->Write(request);
-    writer->WritesDone();
-    return writer->Finish();
-  };
-
-  CHECK(upload("d").error_code() == grpc::StatusCode::DATA_LOSS);
-  CHECK(upload("c").ok());
+  CHECK(UploadAbc(f, {"ab", "d"}).error_code() == grpc::StatusCode::DATA_LOSS);
+  CHECK(UploadAbc(f, {"ab", "c"}).ok());
 
   // Writes what waits.
   f.node->Shutdown();
