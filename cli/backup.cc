@@ -17,22 +17,33 @@ struct Written {
   std::uint64_t bytes = 0;
 };
 
+// What this host's own files answer: that they refuse is no question of a token or a role.
+Status OfFiles(const Status& status) {
+  if (status.code() != StatusCode::kPermissionDenied) return status;
+  return FailedPrecondition("{}", Message(status));
+}
+
 // Beside it, then in its place.
 Result<Written> Receive(JobApi& api, const std::string& file, storage::FileSystem& files) {
   const std::string staged = storage::TemporaryName(file);
-  MUSTER_TRY_ASSIGN(const auto out, files.Create(staged));
+  const auto created = files.Create(staged);
+  if (!created.ok()) return OfFiles(created.status());
+  const auto& out = *created;
   // It holds what people have submitted.
   (void)::chmod(staged.c_str(), 0600);
   Written written;
-  const auto receive = [&]() -> Status {
-    MUSTER_TRY(api.Backup([&](const std::string& piece) {
-      written.bytes += piece.size();
-      return out->Append(std::as_bytes(std::span(piece)));
-    }));
+  const auto finish = [&]() -> Status {
     MUSTER_TRY(out->Sync());
     MUSTER_TRY(out->Close());
     MUSTER_TRY(files.Rename(staged, file));
     return files.SyncFolder(storage::ParentOf(file));
+  };
+  const auto receive = [&]() -> Status {
+    MUSTER_TRY(api.Backup([&](const std::string& piece) {
+      written.bytes += piece.size();
+      return OfFiles(out->Append(std::as_bytes(std::span(piece))));
+    }));
+    return OfFiles(finish());
   };
   if (const Status status = receive(); !status.ok()) {
     (void)files.Remove(staged);

@@ -2,6 +2,7 @@
 
 #include <chrono>
 #include <filesystem>
+#include <limits>
 #include <set>
 #include <sstream>
 #include <string>
@@ -17,6 +18,7 @@
 #include "cli/format.h"
 #include "common/base/folder_lock.h"
 #include "common/base/private_directory.h"
+#include "common/base/task_name.h"
 #include "common/base/wall_time.h"
 #include "common/base/whole_file.h"
 #include "common/tls/allowed.h"
@@ -107,8 +109,7 @@ Status CheckName(const Context& context, const std::string& name, const tls::Hol
                        other.ToString(), holder.ToString());
 }
 
-// They are tasks of a cluster's daemons, each once. Whether an index is one stands with the
-// authority.
+// They are tasks of a cluster's daemons, as these call themselves, each once.
 Status CheckTasks(const std::vector<std::string>& tasks) {
   std::set<std::string_view> seen;
   for (const std::string_view task : tasks) {
@@ -118,8 +119,21 @@ Status CheckTasks(const std::vector<std::string>& tasks) {
           "--node {}: daemons are chief:0 (the coordinator), ps:INDEX, worker:INDEX, evaluator:0",
           task);
     }
+    const auto known = TaskIn(task);
+    if (!known) {
+      return InvalidArgument("--node {}: must be type:index, as ps:0, with an index up to {}", task,
+                             std::numeric_limits<int>::max());
+    }
+    // A certificate of worker:01 would be no daemon's: it is worker:1, and is known by that name.
+    if (known->ToString() != task) {
+      return InvalidArgument("--node {}: give it as {}, as its daemon calls itself", task,
+                             known->ToString());
+    }
     if (type == "chief" && task != "chief:0") {
       return InvalidArgument("--node {}: a cluster has one coordinator, chief:0", task);
+    }
+    if (type == "evaluator" && task != "evaluator:0") {
+      return InvalidArgument("--node {}: a cluster has one evaluator, evaluator:0", task);
     }
     if (!seen.insert(task).second) return InvalidArgument("--node {} is given twice", task);
   }

@@ -1,6 +1,7 @@
 #include "cli/commands.h"
 
 #include <algorithm>
+#include <string_view>
 
 #include <fmt/core.h>
 
@@ -118,11 +119,13 @@ ExitCode Stop(const Context& context) {
     context.terminal.err << fmt::format("job {} has ended: {}\n", job->id(),
                                         StateName(job->state()));
   } else {
+    // --grace 0 is 1 ms there: time for nothing.
+    const std::string_view what = request.grace_ms() == 1     ? "is cut off"
+                                  : job->spec().has_launch()  ? "asks its processes to end"
+                                  : job->spec().has_program() ? "asks its program to end"
+                                                              : "saves a checkpoint and ends";
     context.terminal.err << fmt::format("job {} {}; `muster wait {}` waits for it\n", job->id(),
-                                        job->spec().has_launch()    ? "asks its processes to end"
-                                        : job->spec().has_program() ? "asks its program to end"
-                                                                    : "saves a checkpoint and ends",
-                                        job->id());
+                                        what, job->id());
   }
   return ExitCode::kDone;
 }

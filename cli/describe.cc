@@ -176,7 +176,8 @@ void Tasks(const v1::Job& job, std::string& text) {
   std::vector<std::vector<std::string>> rows{
       {"TASK", "STATE", "PID", "SESSION", "EXECUTOR", "CLOSURES", "MEMORY", "HELD"}};
   for (const v1::TaskState& task : job.tasks()) {
-    rows.push_back({TaskName(task.task()), task.state(), std::to_string(task.pid()),
+    rows.push_back({TaskName(task.task()), task.state(),
+                    task.pid() == 0 ? "-" : std::to_string(task.pid()),
                     std::to_string(task.session()),
                     task.executor_pid() == 0 ? "-" : std::to_string(task.executor_pid()),
                     std::to_string(task.closures_done()), ByteCount(task.resident_bytes()),

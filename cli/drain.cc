@@ -87,12 +87,14 @@ void AddDraining(CLI::App& app, Options& options) {
 // Waits until the task has drained, and says whom it waits for whenever that changes. A coordinator
 // that is away is asked again: it has the wish on its disk.
 ExitCode Drain(const Context& context) {
-  const std::string& task = context.options.task;
+  // Named as the coordinator names it: "worker:01" is worker:1, and shall be found in its answers.
+  const TaskId asked_for = *TaskIn(context.options.task);
+  const std::string task = asked_for.ToString();
   const TimePoint begin = context.clock.Now();
   const milliseconds limit = context.options.timeout.value_or(kLimit);
   const Result<JobApi*> api = context.connect();
   if (!api.ok()) return Fail(context, api.status());
-  const Result<v1::DrainTaskReply> asked = (*api)->Drain(ToProto(*TaskIn(task)));
+  const Result<v1::DrainTaskReply> asked = (*api)->Drain(ToProto(asked_for));
   if (!asked.ok()) return Fail(context, asked.status());
   if (asked->existing()) {
     context.terminal.err << fmt::format("{} was taken out before ({})\n", task, Who(asked->task()));
@@ -138,10 +140,11 @@ ExitCode Drain(const Context& context) {
 }
 
 ExitCode Undrain(const Context& context) {
-  const std::string& task = context.options.task;
+  const TaskId asked_for = *TaskIn(context.options.task);
+  const std::string task = asked_for.ToString();
   const Result<JobApi*> api = context.connect();
   if (!api.ok()) return Fail(context, api.status());
-  const Result<v1::UndrainTaskReply> reply = (*api)->Undrain(ToProto(*TaskIn(task)));
+  const Result<v1::UndrainTaskReply> reply = (*api)->Undrain(ToProto(asked_for));
   if (!reply.ok()) return Fail(context, reply.status());
   const v1::TaskState& state = reply->task();
   const std::string now = state.state() == "up"         ? "is let in again, and gets work"

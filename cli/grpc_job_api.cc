@@ -38,10 +38,15 @@ constexpr seconds kWatchSlack{5};
 // For a handshake that asks why there was none.
 constexpr seconds kProbe{3};
 
-// Its words may quote a job's own.
-Status FromGrpc(const grpc::Status& status, const std::string& address, tls::Context* tls) {
+// Its words may quote a job's own. `answered`: the coordinator itself has said so.
+Status FromGrpc(const grpc::Status& status, const std::string& address, tls::Context* tls,
+                bool answered) {
   if (status.ok()) return Ok();
   const auto code = static_cast<StatusCode>(status.error_code());
+  // No worker for a dry run, a database that cannot be written: it is there, and says what is not.
+  if (answered && code == StatusCode::kUnavailable) {
+    return MakeStatus(code, Printable(status.error_message()));
+  }
   // Then gRPC has made the code of HTTP's, which says nothing of a cluster.
   if (status.error_message().find("http2 header with status") != std::string::npos) {
     return Unavailable(
@@ -252,15 +257,21 @@ class GrpcJobApi final : public JobApi {
     arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
     // Its own connection: one that was refused would keep the next channel from trying.
     arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
-    channel_ = grpc::CreateCustomChannel(address_, rpc::ClientCredentials(tls_), arguments);
+    channel_ =
+        grpc::CreateCustomChannel(rpc::TargetOf(address_), rpc::ClientCredentials(tls_), arguments);
     stub_ = v1::JobService::NewStub(channel_);
   }
 
   // Whoever asks again does so on another channel: gRPC tries to connect again when it likes, up to
   // seconds later.
-  Status Answer(const grpc::Status& status) {
+  Status Answer(const grpc::Status& status, bool answered = false) {
     if (status.error_code() == grpc::StatusCode::UNAVAILABLE) Connect();
-    return FromGrpc(status, address_, tls_.get());
+    return FromGrpc(status, address_, tls_.get(), answered);
+  }
+
+  // What a coordinator sends with each answer, and nobody else does.
+  static bool HasVersion(const grpc::ClientContext& context) {
+    return context.GetServerInitialMetadata().contains(rpc::kVersionKey);
   }
 
   // Says which it is with each answer.
@@ -282,7 +293,7 @@ class GrpcJobApi final : public JobApi {
     Reply reply;
     const grpc::Status status = ((*stub_).*method)(&call.context, request, &reply);
     MUSTER_TRY(CheckVersion(call.context));
-    MUSTER_TRY(Answer(status));
+    MUSTER_TRY(Answer(status, HasVersion(call.context)));
     if (printable_) MakePrintable(reply);
     return reply;
   }

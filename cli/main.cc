@@ -11,6 +11,7 @@
 #include "cli/terminal.h"
 #include "cli/up/up.h"
 #include "common/process/child.h"
+#include "common/process/standard_streams.h"
 #include "common/rpc/names.h"
 
 namespace muster::cli {
@@ -95,7 +96,7 @@ ExitCode ParseAndRun(const std::vector<std::string>& arguments) {
 }  // namespace muster::cli
 
 int main(int argc, char** argv) {
-  muster::cli::FillStandardStreams();
+  muster::process::FillStandardStreams();
   muster::rpc::UseSystemResolver();
   return static_cast<int>(muster::cli::Guarded(
       [&] { return muster::cli::ParseAndRun({argv + 1, argv + argc}); }, std::cerr));

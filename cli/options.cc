@@ -326,6 +326,18 @@ std::string Unknown(const CLI::App& app) {
                      DidYouMean(stray, known));
 }
 
+// Where the command stands: behind options of all commands, and their values.
+std::vector<std::string>::const_iterator CommandIn(const CLI::App& app,
+                                                   const std::vector<std::string>& arguments) {
+  auto at = arguments.begin();
+  while (at != arguments.end() && at->starts_with("-")) {
+    const CLI::Option* const option = app.get_option_no_throw(*at);
+    const bool takes_next = option != nullptr && option->get_items_expected_min() > 0;
+    if (++at != arguments.end() && takes_next) ++at;
+  }
+  return at;
+}
+
 // Whether JSON was asked for, by the words themselves: options of a line with a mistake are not
 // set. (export's -o is a file.)
 bool WantsJson(const std::vector<std::string>& arguments) {
@@ -360,12 +372,6 @@ EarlyExit FromParseError(const CLI::App& app, const CLI::ParseError& error, bool
 
 std::variant<Options, EarlyExit> ParseCommandLine(const std::vector<std::string>& arguments) {
   Options options;
-  // Flags of muster-bench are its own, --help included.
-  if (!arguments.empty() && arguments.front() == "bench") {
-    options.command = "bench";
-    options.rest.assign(arguments.begin() + 1, arguments.end());
-    return options;
-  }
   CLI::App app("Muster: tf.distribute as a cluster service", "muster");
   app.require_subcommand(1);
   app.fallthrough();
@@ -421,9 +427,14 @@ std::variant<Options, EarlyExit> ParseCommandLine(const std::vector<std::string>
   AddOutput(*app.add_subcommand("version", "Print the versions of this program and the cluster"),
             options);
   app.add_subcommand("bench", "Measure this machine: ps, train, ...; runs muster-bench");
-  // What stands behind `--` of a submission is the program's, flags included.
   auto end = arguments.end();
-  if (std::find(arguments.begin(), arguments.end(), "submit") != arguments.end()) {
+  const auto command = CommandIn(app, arguments);
+  if (command != end && *command == "bench") {
+    // Flags of muster-bench are its own, --help included.
+    end = command + 1;
+    options.rest.assign(end, arguments.end());
+  } else if (std::find(arguments.begin(), end, "submit") != end) {
+    // What stands behind `--` of a submission is the program's, flags included.
     end = std::find(arguments.begin(), arguments.end(), "--");
     if (end != arguments.end()) options.program.assign(end + 1, arguments.end());
   }

@@ -12,6 +12,19 @@
 namespace muster::cli {
 namespace fs = std::filesystem;
 
+namespace {
+
+// What has set this field of a program's job.
+std::string ProgramFlag(const std::string& path) {
+  if (path == "name") return "--name";
+  if (path == "program.memory_bytes") return "--memory";
+  if (path == "program.max_restarts") return "--max-restarts";
+  if (path == "program.restart") return "--restart-policy";
+  return path;
+}
+
+}  // namespace
+
 Status CheckRunnable(const std::string& path, bool scripts) {
   std::error_code error;
   const fs::file_status status = fs::status(path, error);
@@ -84,8 +97,7 @@ Result<v1::JobSpec> ProgramJob(const Options& options) {
   program.set_memory_bytes(options.memory_bytes);
   program.set_evaluator(options.evaluator);
   for (const config::Problem& problem : config::ValidateJob(spec)) {
-    const bool name = problem.path == "name";
-    return InvalidArgument("{}: {}", name ? "--name" : problem.path, problem.message);
+    return InvalidArgument("{}: {}", ProgramFlag(problem.path), problem.message);
   }
   return spec;
 }

@@ -1,7 +1,9 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstdlib>
+#include <filesystem>
 #include <functional>
+#include <system_error>
 
 #include <fmt/core.h>
 #include <google/protobuf/util/json_util.h>
@@ -15,6 +17,7 @@
 #include "cli/upload.h"
 #include "common/base/step_rule.h"
 #include "common/base/trouble.h"
+#include "common/base/whole_file.h"
 #include "common/base/words.h"
 #include "common/config/job_yaml/job_yaml.h"
 #include "common/config/job_yaml/validate_job.h"
@@ -134,28 +137,37 @@ void PrintPlan(const Context& context, const v1::JobSpec& spec, const v1::JobPla
   }
 }
 
-// A file with `text` that is gone with this object.
+// A file with `text` in the folder for such, gone with this object.
 class TemporaryFile {
  public:
   explicit TemporaryFile(const std::string& text) {
+    std::error_code error;
+    const std::filesystem::path folder = std::filesystem::temp_directory_path(error);
+    if (error) {
+      status_ = InvalidArgument(
+          "TMPDIR (or TMP, TEMP, TEMPDIR): {}; give a folder, or set none: /tmp then",
+          error.message());
+      return;
+    }
+    path_ = (folder / "muster-spec-XXXXXX").string();
     const int fd = ::mkstemp(path_.data());
     if (fd < 0) {
       status_ = FromErrno(errno, "make " + path_);
       return;
     }
-    if (::write(fd, text.data(), text.size()) != static_cast<ssize_t>(text.size())) {
-      status_ = FromErrno(errno, "write " + path_);
-    }
+    status_ = WriteAll(fd, text, path_);
     ::close(fd);
   }
-  ~TemporaryFile() { (void)::unlink(path_.c_str()); }
+  ~TemporaryFile() {
+    if (!path_.empty()) (void)::unlink(path_.c_str());
+  }
   TemporaryFile(const TemporaryFile&) = delete;
   TemporaryFile& operator=(const TemporaryFile&) = delete;
   const Status& status() const { return status_; }
   const std::string& path() const { return path_; }
 
  private:
-  std::string path_ = "/tmp/muster-spec-XXXXXX";
+  std::string path_;
   Status status_;
 };
 

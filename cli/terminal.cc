@@ -1,9 +1,7 @@
 #include "cli/terminal.h"
 
-#include <cerrno>
 #include <iostream>
 
-#include <fcntl.h>
 #include <fmt/core.h>
 #include <sys/ioctl.h>
 #include <unistd.h>
@@ -37,14 +35,6 @@ bool WantsColour(Colours colours, const Environment& environment, bool terminal)
   if (colours != Colours::kAuto) return colours == Colours::kAlways;
   return terminal && environment("TERM").value_or("dumb") != "dumb" &&
          environment("NO_COLOR").value_or("").empty();
-}
-
-void FillStandardStreams() {
-  for (const int stream : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
-    if (::fcntl(stream, F_GETFD) >= 0 || errno != EBADF) continue;
-    // The lowest that is free, which is this one: for the other direction, so that its use fails.
-    (void)::open("/dev/null", stream == STDIN_FILENO ? O_WRONLY : O_RDONLY);
-  }
 }
 
 Terminal ProcessTerminal(const Environment& environment, Colours colours) {

@@ -38,10 +38,6 @@ std::string Paint(const Terminal& terminal, Colour colour, std::string_view text
 
 // Whether stdout has colours. `terminal`: it is one. NO_COLOR and TERM are asked for `auto` alone.
 bool WantsColour(Colours colours, const Environment& environment, bool terminal);
-// Where stdin, stdout or stderr was closed for this process, what it opens next would be opened in
-// its place, and a file or a connection be given our words. They become descriptors that take and
-// give nothing, so that writing fails as before. Called before anything is opened.
-void FillStandardStreams();
 // This process's own: stdout and stderr.
 Terminal ProcessTerminal(const Environment& environment, Colours colours);
 

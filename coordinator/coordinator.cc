@@ -5,6 +5,7 @@
 
 #include <unistd.h>
 
+#include "common/base/utf8.h"
 #include "common/base/wall_time.h"
 #include "common/base/words.h"
 #include "coordinator/launch_commands.h"
@@ -242,7 +243,7 @@ void Coordinator::OnLaunchEvent(const Member& member, const v1::LaunchEvent& eve
 void Coordinator::OnStreamEnded(SessionId session) { members_.OnStreamEnded(session); }
 
 void Coordinator::OnDaemonExit(const TaskId& task, std::uint32_t pid, const std::string& how) {
-  members_.OnExit(task, pid, how);
+  members_.OnExit(task, pid, Utf8Beginning(how, kMostOfHow));
 }
 
 void Coordinator::TellOf(const Member& member, const std::string& what) {

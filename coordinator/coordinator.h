@@ -75,7 +75,8 @@ class Coordinator : private Membership::Observer {
   Result<SessionId> Register(const v1::Register& info, std::shared_ptr<DaemonLink> link);
   void OnMessage(SessionId session, v1::DaemonMessage message);
   void OnStreamEnded(SessionId session);
-  // The parent of a daemon says how it ended. Ignored unless that process holds the task.
+  // The parent of a daemon says how it ended, of which the beginning is kept. Ignored unless that
+  // process holds the task.
   void OnDaemonExit(const TaskId& task, std::uint32_t pid, const std::string& how);
   // How a driver or an evaluator ended; `process` is its job's id, an evaluator's JobAndTask()
   // (world.h).

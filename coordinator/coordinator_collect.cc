@@ -78,6 +78,8 @@ std::map<std::string, Checkpoints::Sweep> Coordinator::SweepsOf(const Job* only,
   return sweeps;
 }
 
+// One job's folder, or all that there are: jobs' that are known, and, once the disk has listed
+// them, folders of jobs that are forgotten. Whoever asks has an answer within kCollectLimit.
 void Coordinator::CollectCheckpoints(
     const v1::CollectCheckpointsRequest& request,
     std::function<void(Result<v1::CollectCheckpointsReply>)> then) {

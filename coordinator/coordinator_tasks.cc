@@ -8,9 +8,12 @@
 namespace muster::coordinator {
 namespace {
 
+// With the disk's own code: who asks is told of a full disk, not of a coordinator that is away.
 muster::Status NotWritten(const TaskId& task, const muster::Status& why) {
-  return Unavailable("{} stays as it was, since the coordinator cannot write that down: {}",
-                     task.ToString(), Message(why));
+  return MakeStatus(why.code(),
+                    fmt::format("{} stays as it was, since the coordinator cannot write that down: "
+                                "{}",
+                                task.ToString(), Message(why)));
 }
 
 }  // namespace

@@ -56,11 +56,22 @@ Result<std::vector<v1::SaveReport>> WriteAll(const std::string& directory,
 // need not be there itself: a coordinator may have ended between a commit and its row.)
 Status RequireKnown(const Checkpoints::Search& search, const std::vector<std::string>& listed) {
   if (search.known.empty() || !listed.empty()) return Ok();
+  const std::string& newest = search.known.back();
+  const std::filesystem::path before = std::filesystem::path(newest).parent_path();
+  // With a / at their ends, so that one that was given with it is the same.
+  if ((before / "").lexically_normal() !=
+      (std::filesystem::path(search.root) / "").lexically_normal()) {
+    return NotFound(
+        "{} holds no checkpoint, and the job's {} were written elsewhere, {} the newest: was the "
+        "coordinator's checkpoint-dir changed? Give it the one from before, or move {} there. If "
+        "they are gone for good, stop the job and submit it with --restart",
+        search.root, search.known.size(), newest, before.string());
+  }
   return NotFound(
       "{} holds none of the {} checkpoints that were written there, {} the newest: is it mounted? "
       "If "
       "they are gone for good, stop the job and submit it with --restart",
-      search.root, search.known.size(), search.known.back());
+      search.root, search.known.size(), newest);
 }
 
 std::uint64_t BytesOf(const v1::CheckpointManifest& manifest) {

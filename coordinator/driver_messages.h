@@ -7,6 +7,7 @@
 
 #include "common/base/ids.h"
 #include "coordinator/membership.h"
+#include "muster/v1/cluster.pb.h"
 #include "muster/v1/program.pb.h"
 
 namespace muster::coordinator {
@@ -25,6 +26,14 @@ inline void SetRunning(const v1::ExecutorEvent& event, v1::ExecutorVerdict& verd
   if (!event.running_known()) return;
   verdict.set_running_known(true);
   *verdict.mutable_running() = event.running();
+}
+
+// Who has brought its end about. One that stood still may have been stopped by others, though it
+// was its daemon that killed it.
+inline v1::ExecutorVerdict::Cause CauseOf(const v1::ExecutorEvent& event) {
+  return event.from_outside() ? v1::ExecutorVerdict::CAUSE_FROM_OUTSIDE
+         : event.stuck()      ? v1::ExecutorVerdict::CAUSE_STUCK
+                              : v1::ExecutorVerdict::CAUSE_CRASHED;
 }
 
 // How it has ended.

@@ -299,6 +299,8 @@ bool ElasticJob::OnLaunchEvent(const Member& member, const v1::LaunchEvent& even
   return true;
 }
 
+// Tells the end as what it was (asked to, too late, done, failed), then makes the place free. One
+// that ends well by itself completes the job; only a failure goes by the restart policy.
 void ElasticJob::OnExited(const Member& member, Place& place, const v1::LaunchEvent& end) {
   const std::size_t number = NumberOf(place);
   const TaskId task{"worker", static_cast<int>(number)};

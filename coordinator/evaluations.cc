@@ -43,9 +43,13 @@ void Evaluations::Advance() {
     // Where this coordinator has just begun it is on its way.
     (void)world_.scheduler.RunAfter(kTellAfter, [this, here = lifeline_.Watch()] {
       if (!here() || Evaluator() != nullptr || world_.draining) return;
+      const char* const way = world_.members.Out(kEvaluator) != nullptr
+                                  ? "was taken out (`muster undrain evaluator:0` lets it in)"
+                                  : "is not there (`muster up --evaluator` starts one)";
       story_.Tell("EVALUATOR_AWAITED",
-                  "evaluator:0 is not there (`muster up --evaluator` starts one): the job goes on, "
-                  "and its checkpoints are evaluated when it comes",
+                  fmt::format("evaluator:0 {}: the job goes on, and its checkpoints are evaluated "
+                              "when it comes",
+                              way),
                   &kEvaluator);
     });
   }

@@ -123,6 +123,8 @@ void LogStore::Reread(JobLog& log) {
   log.read_from = now + options_.reread_after;
 }
 
+// All of the job's segments, or nothing of them: a log of which a part cannot be read is left as it
+// was, and read again by the next caller.
 Status LogStore::Load(JobLog& log) {
   std::vector<std::string> names;
   std::error_code error;

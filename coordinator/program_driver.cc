@@ -66,6 +66,8 @@ void ProgramJob::StartDriver() {
   }));
 }
 
+// With a number of its own, by which all that an earlier driver still says is told apart. One that
+// cannot be started has ended, and goes the way of those.
 void ProgramJob::RunDriver() {
   driver_ = Driver();
   driver_.number = NextIncarnation(world_.epoch, drivers_started_);

@@ -4,6 +4,7 @@
 #include "common/base/trouble.h"
 #include "common/base/words.h"
 #include "coordinator/allocation.h"
+#include "coordinator/driver_messages.h"
 #include "coordinator/program_job.h"
 
 namespace muster::coordinator {
@@ -202,18 +203,15 @@ void ProgramJob::OnExecutorGone(const Member& member, Executor& executor,
   const bool was_ready = std::exchange(executor.ready, false);
   const auto pid = std::exchange(executor.pid, 0);
   if (was_ready && world_.scheduler.Now() - executor.ready_at >= kSound) executor.crashes = 0;
-  std::vector<std::string> lines(event.last_lines().begin(), event.last_lines().end());
-  if (lines.empty()) lines = world_.logs.Last(id(), task.ToString());
+  // Its own: the log's newest lines may be those of the executor before it.
+  const std::vector<std::string> lines(event.last_lines().begin(), event.last_lines().end());
   story_.Tell(event.stuck() ? "EXECUTOR_STUCK" : "EXECUTOR_LOST",
               fmt::format("the executor of {} (process {}) {} by {}{}", task.ToString(), pid,
                           event.stuck() ? "was killed" : "ended", event.how(),
                           was_ready ? "; its closures go to others" : " before it was ready"),
               &task, {{"pid", std::to_string(pid)}, {"how", event.how()}}, lines);
   if (was_ready) {
-    const auto cause = event.stuck()          ? v1::ExecutorVerdict::CAUSE_STUCK
-                       : event.from_outside() ? v1::ExecutorVerdict::CAUSE_FROM_OUTSIDE
-                                              : v1::ExecutorVerdict::CAUSE_CRASHED;
-    TellVerdict(task, executor, cause, event.how(), lines, &event);
+    TellVerdict(task, executor, CauseOf(event), event.how(), lines, &event);
     TellMembers();
   } else if (const Status why = fitness_.EndsTooEarly(
                  task, event.from_outside(), event.how(),

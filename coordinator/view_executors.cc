@@ -4,6 +4,7 @@
 #include "common/base/trouble.h"
 #include "common/base/words.h"
 #include "coordinator/allocation.h"
+#include "coordinator/driver_messages.h"
 #include "coordinator/model_job.h"
 #include "coordinator/view.h"
 
@@ -13,12 +14,6 @@ namespace {
 constexpr Millis kStopLimit{30'000};
 // For the records of a closure that is given up; its verdict does not wait longer.
 constexpr Millis kNameLimit{30'000};
-
-v1::ExecutorVerdict::Cause CauseOf(const v1::ExecutorEvent& event) {
-  return event.from_outside() ? v1::ExecutorVerdict::CAUSE_FROM_OUTSIDE
-         : event.stuck()      ? v1::ExecutorVerdict::CAUSE_STUCK
-                              : v1::ExecutorVerdict::CAUSE_CRASHED;
-}
 
 // A data file is not what it was (see StartExecutor): no worker may go on with it.
 bool IsChangedData(const Status& status) {
@@ -190,8 +185,8 @@ void View::OnExecutorGone(const TaskId& task, const v1::ExecutorEvent& event) {
   executor.pid = 0;
   numbers_.erase(task);
   OnStartEnded(task);
-  std::vector<std::string> lines(event.last_lines().begin(), event.last_lines().end());
-  if (lines.empty()) lines = world_.logs.Last(story_.id(), task.ToString());
+  // Its own: the log's newest lines may be those of the executor before it.
+  const std::vector<std::string> lines(event.last_lines().begin(), event.last_lines().end());
   if (!was_ready) return OnExecutorEnded(task, event, was_ready, lines, {});
   AskWhatItHad({task, executor.number, CauseOf(event), event.how(), lines},
                [this, task, event, was_ready, lines](const Had& had) {

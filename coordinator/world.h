@@ -2,6 +2,7 @@
 #pragma once
 
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -105,6 +106,9 @@ struct Predecessor {
   // "signal SIGKILL", from whoever is the parent of both.
   std::string how = {};
 };
+
+// How a process ended is what its parent says: so many bytes of it go into events.
+inline constexpr std::size_t kMostOfHow = 200;
 
 // Threading: the strand's. Lifetime: everything outlives the jobs.
 struct World {

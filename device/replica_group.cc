@@ -201,6 +201,9 @@ std::string ReplicaGroup::Describe() const {
   return Joined(replicas);
 }
 
+// The last one to come does the joint work, without the lock, while the others sleep. A replica
+// that has failed or returned, another call, or the deadline of any of them ends the meeting for
+// all.
 void ReplicaGroup::Meet(int replica, Arrival arrival,
                         const std::function<void(std::vector<void*>&)>& joint,
                         std::optional<std::chrono::milliseconds> timeout) {

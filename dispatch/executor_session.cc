@@ -1,6 +1,7 @@
 #include "dispatch/executor_session.h"
 
 #include <algorithm>
+#include <atomic>
 #include <exception>
 #include <limits>
 #include <new>
@@ -10,6 +11,7 @@
 #include "dispatch/core/assignment.h"
 #include "dispatch/core/per_worker_values.h"
 #include <poll.h>
+#include <pthread.h>
 #include <unistd.h>
 
 namespace muster::dispatch {
@@ -30,13 +32,21 @@ constexpr Millis kLastWords{1'000};
 std::string GoesOn(ClosureId closure, Millis grace, std::string_view why) {
   return fmt::format(
       "{} goes on {} ms after it was cancelled, since {}: a function that takes long asks "
-      "ClosureContext::cancelled()",
+      "muster::cancellation()",
       PerWorkerValues::IsPinned(closure) ? "a per-worker value"
                                          : fmt::format("closure {}", closure),
       grace.count(), why);
 }
 
 bool Pinned(const WireRecord& record) { return PerWorkerValues::IsPinned(record.closure); }
+
+// How many times fork() has led to this process; asking the kernel for its pid would cost each
+// closure a system call.
+std::uint64_t ForksUpToHere() {
+  static std::atomic<std::uint64_t> forks{0};
+  [[maybe_unused]] static const int watched = ::pthread_atfork(nullptr, nullptr, [] { ++forks; });
+  return forks;
+}
 
 }  // namespace
 
@@ -48,6 +58,7 @@ ExecutorSession::ExecutorSession(std::unique_ptr<net::DuplexLink> link,
       options_(std::move(options)),
       closures_at_a_time_(options_.closures_at_a_time),
       table_(running),
+      forks_(ForksUpToHere()),
       wake_(std::move(wake)),
       spinner_(options_.spin, options_.spin_limit),
       alive_(closures_at_a_time_ + 1) {
@@ -429,14 +440,26 @@ Status ExecutorSession::Call(const WireRecord& record, ClosureContext& context) 
   }
 }
 
+void ExecutorSession::EndIfForked(const WireRecord& record) const {
+  if (ForksUpToHere() == forks_) return;
+  const std::string said = fmt::format(
+      "muster: process {}, which {} has forked, has come back from the function, and is ended: it "
+      "would answer in the place of its parent; end it by _exit() or exec\n",
+      ::getpid(), functions_.name(record.function));
+  (void)!::write(STDERR_FILENO, said.data(), said.size());
+  ::_exit(1);
+}
+
 // `clock` is when the run before it ended, and then when this one has.
 bool ExecutorSession::RunOne(const Job& job, std::vector<std::byte>& value, TimePoint& clock) {
   value.clear();
   std::span<const std::byte> arguments = job.arguments.view();
   Result<Bookmark> bookmark = Bookmark();
   if ((job.record.flags & kFlagBookmark) != 0) bookmark = TakeBookmark(arguments);
-  std::function<bool()> ends_in_time;
-  if (IsLimited(job.record)) ends_in_time = [this, &job] { return TakeLimit(job.record); };
+  const auto ends_in_time = [this, &job] {
+    EndIfForked(job.record);
+    return !IsLimited(job.record) || TakeLimit(job.record);
+  };
   ClosureContext context(job.record.closure, arguments,
                          {.cancellation = cancellation_,
                           .values = values_,
@@ -447,6 +470,7 @@ bool ExecutorSession::RunOne(const Job& job, std::vector<std::byte>& value, Time
   if (status.ok()) {
     context.set_bookmark(*bookmark);
     status = Call(job.record, context);
+    EndIfForked(job.record);
   }
   if (status.ok() && value.size() > kMostBytes) {
     status =

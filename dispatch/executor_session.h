@@ -105,6 +105,8 @@ class ExecutorSession {
   // Sends the results so far, of all runners.
   void Answer();
   Status Call(const WireRecord& record, ClosureContext& context) const;
+  // A child of the function's has this process's links: it must neither write nor answer.
+  void EndIfForked(const WireRecord& record) const;
   // The link has ended: so do the threads, when their closures have.
   void Over();
   Status SayCredit();
@@ -115,6 +117,7 @@ class ExecutorSession {
   const Options options_;
   const std::uint32_t closures_at_a_time_;
   RunningTable& table_;
+  const std::uint64_t forks_;  // that had led to this process
   const net::Fd wake_;
   std::atomic<bool> wake_written_{false};
   net::Spinner spinner_;  // the leader's

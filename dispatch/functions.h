@@ -38,7 +38,11 @@ class ClosureContext {
  public:
   ClosureContext(ClosureId closure, std::span<const std::byte> arguments, ClosureHost host,
                  std::vector<std::byte>& value, Attempt attempt = {})
-      : closure_(closure), attempt_(attempt), arguments_(arguments), host_(host), value_(value) {}
+      : closure_(closure),
+        attempt_(attempt),
+        arguments_(arguments),
+        host_(std::move(host)),
+        value_(value) {}
   ~ClosureContext() {
     if (stop_) host_.cancellation.Forget(closure_);
   }

@@ -20,6 +20,8 @@ constexpr Millis kReportEvery{500};
 constexpr Millis kPatience{std::chrono::hours(24)};
 // What "closures a second" is taken over.
 constexpr std::size_t kRateReports = 8;
+// Each report has it, and so has each list of jobs.
+constexpr std::size_t kLongestPhase = 1'024;
 
 }  // namespace
 
@@ -92,7 +94,7 @@ void DriverRuntime::OnMembers(std::function<void(const v1::ProgramMembers&)> tel
 void DriverRuntime::Report(std::string phase) {
   const MutexLock lock(mutex_);
   // Else the whole report would be refused.
-  phase_ = ToValidUtf8(phase);
+  phase_ = Utf8Beginning(phase, kLongestPhase);
 }
 
 // Says how far it is, if that is news.

@@ -1,11 +1,13 @@
 #include "program/runtime.h"
 
+#include <cstddef>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <exception>
 #include <memory>
 #include <optional>
+#include <string>
 #include <string_view>
 
 #include "program/driver_options.h"
@@ -17,6 +19,7 @@
 #include <unistd.h>
 
 #include "common/base/environment.h"
+#include "common/base/utf8.h"
 #include "common/messages/status_proto.h"
 #include "common/process/message_pipe.h"
 #include "muster/v1/program.pb.h"
@@ -27,6 +30,8 @@ namespace {
 constexpr const char* kDescriptor = "MUSTER_PROGRAM_FD";
 // A daemon writes its first message when it has started the process.
 constexpr Millis kFirstMessage{60'000};
+// The most of what an exception says: it stands in the job's record, which every list of jobs has.
+constexpr std::size_t kLongestWhat = 16'384;
 constexpr int kUsage = 2;
 constexpr int kFailed = 1;
 
@@ -44,9 +49,21 @@ struct Process {
 Process* process_of_program = nullptr;
 std::terminate_handler earlier_handler = nullptr;
 
+// As a shell reads it back as one word.
+std::string ForShell(std::string_view word) {
+  constexpr std::string_view kPlain =
+      "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-+=./:,@%";
+  if (!word.empty() && word.find_first_not_of(kPlain) == std::string_view::npos) {
+    return std::string(word);
+  }
+  std::string quoted = "'";
+  for (const char c : word) quoted += c == '\'' ? std::string("'\\''") : std::string(1, c);
+  return quoted + "'";
+}
+
 [[noreturn]] void EndWithoutCluster(int argc, char** argv) {
-  std::string line = argc > 0 ? argv[0] : "program";
-  for (int i = 1; i < argc; ++i) line += std::string(" ") + argv[i];
+  std::string line = argc > 0 ? ForShell(argv[0]) : "program";
+  for (int i = 1; i < argc; ++i) line += " " + ForShell(argv[i]);
   fmt::print(stderr, "{} runs on a cluster:\n  muster submit --strategy parameter_server -- {}\n",
              argc > 0 ? argv[0] : "this program", line);
   std::exit(kUsage);
@@ -71,6 +88,11 @@ Result<int> Descriptor(const char* text) {
   return static_cast<int>(number);
 }
 
+std::string Beginning(std::string_view what) {
+  if (what.size() <= kLongestWhat) return std::string(what);
+  return fmt::format("{} ... ({} bytes in all)", Utf8Beginning(what, kLongestWhat), what.size());
+}
+
 // What leaves main() without being caught is told to the daemon before the process aborts.
 [[noreturn]] void TellAndTerminate() {
   Status status = Internal("std::terminate was called");
@@ -78,7 +100,7 @@ Result<int> Descriptor(const char* text) {
     try {
       std::rethrow_exception(thrown);
     } catch (const std::exception& error) {
-      status = Internal("an exception left main(): {}", error.what());
+      status = Internal("an exception left main(): {}", Beginning(error.what()));
     } catch (...) {
       status = Internal("an exception left main(), and is no std::exception");
     }

@@ -179,6 +179,7 @@ std::vector<ProgramSpace::ShardPointer> ProgramSpace::AllShards() const {
   return all;
 }
 
+// All shards are asked, and the memory of their slots is counted, before the first one takes it.
 Status ProgramSpace::Attach(const v1::AttachOptimizer& attach) {
   MUSTER_TRY(CheckForPrograms(attach.optimizer()));
   v1::OptimizerSpec spec = attach.optimizer();

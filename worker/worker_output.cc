@@ -69,6 +69,9 @@ void WorkerCore::FlushLines(const std::string& job_id) {
   io_.ToCoordinator(std::move(message));
 }
 
+// By what the process was for: a spare is started anew after a while, a check fails with its last
+// words, a job's goes to OnJobExited(). One that was being killed leaves its lines and its count,
+// no more.
 void WorkerCore::OnExited(ProcessId id, const std::string& how, bool from_outside,
                           std::optional<std::vector<ClosureId>> running, std::uint64_t closures) {
   if (const auto dying = dying_.find(id); dying != dying_.end()) {

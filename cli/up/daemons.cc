@@ -151,6 +151,8 @@ std::optional<process::Exit> Daemons::Ended(const std::string& task) const {
   return exit.ok() ? std::optional(*exit) : std::nullopt;
 }
 
+// Asks all at once, then waits for each out of one time for all; who is late is killed. True: all
+// that ran have drained.
 bool Daemons::Drain() {
   std::vector<Daemon*> ending;
   bool clean = true;

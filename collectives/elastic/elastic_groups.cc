@@ -77,6 +77,8 @@ Result<M> ReceiveMessage(net::Channel& channel, net::FrameKind kind, TimePoint u
   return message;
 }
 
+Status StoodStill() { return Unavailable("this worker stood still meanwhile"); }
+
 net::FrameLimits Limits() { return {.meta_bytes = 1U << 20U, .payload_bytes = 0}; }
 
 }  // namespace
@@ -134,8 +136,15 @@ void ElasticGroups::ReadWorkers() {
   }
 }
 
-void ElasticGroups::NoteTime(TimePoint now) {
-  if (now - awake_ > Rendezvous::kSilent) rendezvous_.Slept();
+// Asked before anything that is heard is taken in. What was asked for before this process stood
+// still says nothing of who has gone on since: such a report would take its member for seen again.
+bool ElasticGroups::SleptSince(TimePoint since) {
+  const TimePoint now = steady_clock::now();
+  if (now - awake_ > Rendezvous::kSilent) {
+    rendezvous_.Slept();
+    awake_ = slept_at_ = now;
+  }
+  return slept_at_ >= since;
 }
 
 // The thread at the door.
@@ -145,9 +154,8 @@ void ElasticGroups::Answer() {
     auto accepted = net::Accept({&door_, 1}, wake_.get(), kTick);
     {
       const MutexLock lock(mutex_);
-      const TimePoint now = steady_clock::now();
-      NoteTime(now);
-      awake_ = now;
+      (void)SleptSince(TimePoint::max());
+      awake_ = steady_clock::now();
     }
     if (!accepted.ok()) (void)net::Accept({}, wake_.get(), kNoRoom);
     if (!accepted.ok() || !accepted->fd.valid()) continue;
@@ -161,19 +169,23 @@ void ElasticGroups::AnswerOne(net::Accepted accepted) {
   net::Channel channel(std::move(accepted.fd), net::LinkKind::kTcp, accepted.peer,
                        net::SpinMode::kOff, nullptr, Limits());
   const TimePoint until = channel.After(kAnswerWithin);
+  const TimePoint came = steady_clock::now();
   const auto all = [](const net::Hello&) { return Ok(); };
   if (!net::WelcomeClient(channel, identity_, until, all).ok()) return;
   const auto question = ReceiveMessage<v1::ElasticQuestion>(channel, kQuestion, until);
   if (!question.ok()) return;
-  (void)SendMessage(channel, kAnswer, AnswerTo(*question), until);
+  (void)SendMessage(channel, kAnswer, AnswerTo(*question, came), until);
 }
 
-v1::ElasticAnswer ElasticGroups::AnswerTo(const v1::ElasticQuestion& question) {
+v1::ElasticAnswer ElasticGroups::AnswerTo(const v1::ElasticQuestion& question, TimePoint came) {
   v1::ElasticAnswer answer;
   const MutexLock lock(mutex_);
   const auto report = FromMessage(question.report());
-  if (report.ok()) rendezvous_.OnReport(*report, steady_clock::now());
-  if (question.has_formation()) {
+  const bool old = SleptSince(came);
+  if (report.ok() && !old) rendezvous_.OnReport(*report, steady_clock::now());
+  if (old) {
+    answer.set_refusal("it stood still meanwhile");
+  } else if (question.has_formation()) {
     const auto formation = FromMessage(question.formation());
     const Status agreed = formation.ok() ? rendezvous_.Accept(*formation) : formation.status();
     if (agreed.ok()) {
@@ -195,12 +207,14 @@ Result<std::string> ElasticGroups::Ask(int worker, const Formation* formation) {
   const TimePoint until = asked + kAnswerWithin;
   if (other.address.empty()) {
     const MutexLock lock(mutex_);
+    if (SleptSince(asked)) return StoodStill();
     rendezvous_.OnSilence(worker, Silence::kVacant, asked);
     return Unavailable("there is no {} now", other.task);
   }
   auto socket = net::ConnectTcp(other.address, until);
   if (!socket.ok()) {
     const MutexLock lock(mutex_);
+    if (SleptSince(asked)) return StoodStill();
     rendezvous_.OnSilence(worker, Refused(socket.status()) ? Silence::kEnded : Silence::kCutOff,
                           asked);
     return socket.status();
@@ -221,6 +235,7 @@ Result<std::string> ElasticGroups::Ask(int worker, const Formation* formation) {
   const Result<v1::ElasticAnswer> answer = talk();
   Result<WorkerReport> report = answer.ok() ? FromMessage(answer->report()) : answer.status();
   const MutexLock lock(mutex_);
+  if (SleptSince(asked)) return StoodStill();
   if (!report.ok()) {
     rendezvous_.OnSilence(worker, Silence::kMute, asked);
     // To who waits it is one that does not answer.
@@ -278,7 +293,7 @@ Result<std::optional<Formation>> ElasticGroups::LookAround() {
   std::optional<Formation> next;
   {
     const MutexLock lock(mutex_);
-    NoteTime(steady_clock::now());
+    (void)SleptSince(TimePoint::max());
     if (agreed_.has_value()) return std::exchange(agreed_, std::nullopt);
     MUSTER_TRY_ASSIGN(next, rendezvous_.Propose(steady_clock::now()));
     if (!next.has_value() || !rendezvous_.Accept(*next).ok()) return std::optional<Formation>();

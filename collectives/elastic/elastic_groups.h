@@ -92,10 +92,11 @@ class ElasticGroups {
  private:
   explicit ElasticGroups(Options options);
   void Answer();
-  // That this process stood still is seen by the time.
-  void NoteTime(TimePoint now) MUSTER_REQUIRES(mutex_);
+  // That this process stood still is seen by the time: whether it did since then.
+  bool SleptSince(TimePoint since) MUSTER_REQUIRES(mutex_);
   void AnswerOne(net::Accepted accepted);
-  v1::ElasticAnswer AnswerTo(const v1::ElasticQuestion& question);
+  // `came`: when it may first have been written.
+  v1::ElasticAnswer AnswerTo(const v1::ElasticQuestion& question, TimePoint came);
   bool IsToBeAsked(int worker);
   void AskAll();
   // One question to another worker; what it answers is taken in.
@@ -120,6 +121,7 @@ class ElasticGroups {
   bool said_refused_ MUSTER_GUARDED_BY(mutex_) = false;
   // When the thread at the door was last seen to run.
   TimePoint awake_ MUSTER_GUARDED_BY(mutex_);
+  TimePoint slept_at_ MUSTER_GUARDED_BY(mutex_) = TimePoint::min();
   Condition changed_;
   std::thread thread_;
 };

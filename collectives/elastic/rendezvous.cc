@@ -18,6 +18,8 @@ namespace {
 constexpr std::uint64_t kLeaders = Rendezvous::kMostWorkers;
 // Between two questions to one that stands still.
 constexpr Millis kLongestPause{10'000};
+// So long it may take to hear of one who has come while this worker stood still.
+constexpr Millis kHeardWithin{5'000};
 
 bool Has(const std::vector<WorkerName>& names, const WorkerName& name) {
   return std::find(names.begin(), names.end(), name) != names.end();
@@ -194,9 +196,20 @@ void Rendezvous::Lose(const WorkerName& member) {
   if (member != self_.name && !Has(self_.unseen, member)) self_.unseen.push_back(member);
 }
 
+bool Rendezvous::SawEnd(const WorkerName& member) const {
+  const Known& known = known_[static_cast<std::size_t>(member.worker)];
+  // Its place may have another process. What is known of a group's members is of the last search.
+  const bool ended = known.report.has_value() ? known.report->name != member : Gone(known);
+  return self_.phase == Phase::kSeeking && ended;
+}
+
 void Rendezvous::Slept() {
   slept_after_ = self_.committed;
-  for (const WorkerName& member : self_.members) Lose(member);
+  for (const WorkerName& member : self_.members) {
+    // A list of workers may be older than what it does not name.
+    const Known& known = known_[static_cast<std::size_t>(member.worker)];
+    if (!SawEnd(member) || known.silence == Silence::kVacant) Lose(member);
+  }
 }
 
 void Rendezvous::OnReport(const WorkerReport& report, TimePoint now) {
@@ -397,11 +410,36 @@ Result<bool> Rendezvous::WaitForOthers(int who) const {
       who);
 }
 
+// Waiting for its report would be waiting for the end of the search, whoever comes.
+int Rendezvous::EndedOutOfSight(const std::vector<WorkerReport>& seeking,
+                                Generation generation) const {
+  if (generation == Generation() || self_.generation != generation) return -1;
+  // One that has not seen yet that its group is over may have kept sight.
+  for (const Known& known : known_) {
+    if (known.report.has_value() && known.report->phase == Phase::kRunning &&
+        known.report->generation == generation) {
+      return -1;
+    }
+  }
+  std::vector<WorkerReport> holders = seeking;
+  std::erase_if(holders, [&](const WorkerReport& one) { return one.generation != generation; });
+  for (const WorkerName& member : self_.members) {
+    if (SawEnd(member) && Unseen(member, holders)) return member.worker;
+  }
+  return -1;
+}
+
+Status Rendezvous::TooLate() const {
+  return FailedPrecondition("the run has ended without worker {}: nothing is left to do",
+                            options_.self);
+}
+
 // The leader alone gets a formation, and only when every worker is settled, nobody runs or holds a
 // state that is missed, and all others have chosen the same members. The others say their choice.
 Result<std::optional<Formation>> Rendezvous::Propose(TimePoint now) {
   using Nothing = std::optional<Formation>;
   self_.choice.clear();
+  const std::optional<TimePoint> ended_since = std::exchange(ended_out_of_sight_since_, {});
   if (self_.phase != Phase::kSeeking || forming_) return Nothing();
   for (int worker = 0; worker < options_.workers; ++worker) {
     const Known& known = known_[static_cast<std::size_t>(worker)];
@@ -421,11 +459,21 @@ Result<std::optional<Formation>> Rendezvous::Propose(TimePoint now) {
   // Nobody runs, and nobody of those who seek has a state: they would do all of it again. Whether
   // the state is lost does not matter any more.
   if (ended_ && generation == Generation() && !away) {
-    return FailedPrecondition("the run has ended without worker {}: nothing is left to do",
-                              options_.self);
+    return TooLate();
   }
   MUSTER_TRY(elsewhere.status());
   if (away) return Nothing();
+  if (const int lost = EndedOutOfSight(seeking, generation); lost >= 0) {
+    ended_out_of_sight_since_ = ended_since.value_or(now);
+    if (now - *ended_out_of_sight_since_ >= kHeardWithin && !WaitForOthers(lost).ok()) {
+      if (ended_) return TooLate();
+      return Unavailable(
+          "worker {} has ended, and may have gone on before that, when this one stood still or was "
+          "cut off: no worker is left that has what it may have trained; begin again from a "
+          "checkpoint",
+          lost);
+    }
+  }
 
   Formation next;
   next.members = WhoMeet(anywhere, generation);

@@ -16,11 +16,12 @@
 // Who may go on. Of the last group's members those that have ended, or are stopped, are gone; those
 // that cannot be reached may go on elsewhere, so survivors need to be more, or as many and have the
 // lowest worker. Workers that were cut off or stopped themselves lost sight of others, who may have
-// gone on without them: unless one of them has kept sight, they wait until those report. Who is to
-// go on without a member that it sees itself (the leader does not) tells it so first: if it then
-// ends, that member knows that others may have gone on. So what has counted is never done again by
-// somebody else. Workers that have no state begin when every address either answers or refuses, or
-// one of them sees that it has none either: else others may be training there.
+// gone on without them: unless one of them has kept sight, they wait until those report; of one
+// that has ended meanwhile nothing can be known any more, and they give up. Who is to go on without
+// a member that it sees itself (the leader does not) tells it so first: if it then ends, that
+// member knows that others may have gone on. So what has counted is never done again by somebody
+// else. Workers that have no state begin when every address either answers or refuses, or one of
+// them sees that it has none either: else others may be training there.
 //
 // Threading: not thread-safe.
 #pragma once
@@ -138,7 +139,8 @@ class Rendezvous {
   void Prepared(std::uint64_t step) { self_.prepared = step; }
   void Committed(std::uint64_t step);
   void Finish() { self_.phase = WorkerReport::Phase::kFinished; }
-  // It stood still for longer than kSilent.
+  // It stood still for longer than kSilent. To be said before what it hears afterwards: of members
+  // that it knew to have ended before, it has not lost sight.
   void Slept();
   // Who starts workers has seen one come to the end of the run.
   void SetEnded() { ended_ = true; }
@@ -157,7 +159,7 @@ class Rendezvous {
   // --- The next group.
   // Chooses, to be asked after each look around; as the leader of those whom all of them have
   // chosen, says so. Nothing: it does not lead, or not everything is known yet.
-  //   kUnavailable: those who had the run's state have ended, all of them.
+  //   kUnavailable: those who had the run's state have ended, all of them, or may have.
   //   kFailedPrecondition: the run has ended without this worker.
   //   kInvalidArgument: another worker has another program or state.
   Result<std::optional<Formation>> Propose(TimePoint now);
@@ -187,6 +189,8 @@ class Rendezvous {
     TimePoint asked;  // in vain
   };
   void Lose(const WorkerName& member);
+  // In this search that process of a worker is known to have ended.
+  bool SawEnd(const WorkerName& member) const;
   static bool Settled(const Known& known, TimePoint now);
   bool Seeks(const Known& known) const;
   // Nobody is there, for certain.
@@ -209,6 +213,10 @@ class Rendezvous {
   Result<bool> WaitForState(Generation generation, const std::vector<WorkerReport>& members) const;
   // Nobody who is there has it: kUnavailable, or somebody who does not answer may.
   Result<bool> WaitForOthers(int who) const;
+  // One of its last group that may have gone on without all of `seeking` who have that group's
+  // state, and has ended since; -1: none.
+  int EndedOutOfSight(const std::vector<WorkerReport>& seeking, Generation generation) const;
+  Status TooLate() const;
   // Those whom it sees and would leave behind have been told so.
   bool HasTold(const Formation& formation);
   std::vector<WorkerReport> Seeking() const;
@@ -222,6 +230,8 @@ class Rendezvous {
   // It was in a group, with whatever came of that.
   bool formed_ = false;
   bool ended_ = false;
+  // Since when there has been one, at each look around.
+  std::optional<TimePoint> ended_out_of_sight_since_;
   std::vector<Known> known_;
   // The last step that counted when this worker stood still.
   std::uint64_t slept_after_ = 0;

@@ -103,6 +103,8 @@ Timeout Left(Timeout limit, TimePoint deadline) {
 
 bool Adds(DType type) { return TypeOf(type).has_value(); }
 
+// Three rounds of telling all (versions and cards, the id, who is connected), so that either every
+// member has a communicator or none has: one that began alone would wait for ever.
 Result<Communicator::Formed> Communicator::Form(Group& group, Result<Library> library,
                                                 Options options) {
   const auto none = [](std::string why) { return Formed{nullptr, std::move(why)}; };

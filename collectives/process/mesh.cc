@@ -51,6 +51,8 @@ void Mesh::ShutDown() {
   }
 }
 
+// Sends and receives move as their sockets let them, none waits for another. What a failed exchange
+// waited for stays in waiting_, until the next one begins.
 Status Mesh::Exchange(const Tag& tag, std::span<const Outgoing> sends,
                       std::span<const Incoming> receives, const Waiter& waiter) {
   sending_.clear();

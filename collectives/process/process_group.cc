@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cstring>
 #include <numeric>
+#include <string_view>
 #include <utility>
 
 #include <fmt/ranges.h>
@@ -53,6 +54,18 @@ std::string Described(std::span<const ReduceBuffer> buffers) {
   });
 }
 
+// Whether an error's text tells of this very call: not of one whose words only begin with its
+// words.
+bool TellsOf(std::string_view text, std::uint64_t operation, const std::string& call) {
+  const std::string words = fmt::format("operation {}, {}", operation, call);
+  for (std::size_t at = text.find(words); at != std::string_view::npos;
+       at = text.find(words, at + 1)) {
+    const std::string_view rest = text.substr(at + words.size());
+    if (rest.empty() || rest.front() == ';' || rest.front() == ':') return true;
+  }
+  return false;
+}
+
 // Tells the watch of an operation's long waits.
 template <class Call>
 class Lasting final : public LongWait {
@@ -99,6 +112,8 @@ ProcessGroup::ProcessGroup(const GroupSpec& spec, std::vector<Mesh::Peer> data,
       best_(memory_ && memory_->size() == size() ? *by_memory_
                                                  : static_cast<Operations&>(by_mesh_)) {}
 
+// Takes the operation's number, does `work`, and on failure breaks the group for good. The error
+// names the operation, this member's call, and how long it has waited.
 template <class Call, class Work>
 Status ProcessGroup::Run(const Signature& signature, Timeout timeout, const Call& call,
                          const Work& work) {
@@ -123,9 +138,10 @@ Status ProcessGroup::Run(const Signature& signature, Timeout timeout, const Call
   // Who notices that a member is lost knows nothing of operations.
   if (Message(failure).find(fmt::format("operation {},", *number)) != std::string::npos) {
     // What another member has told of its call says nothing of this one's.
-    const bool others = failure.code() == StatusCode::kInvalidArgument &&
-                        Message(failure).find(mine) == std::string::npos;
-    if (!others) return failure;
+    if (failure.code() != StatusCode::kInvalidArgument ||
+        TellsOf(Message(failure), *number, mine)) {
+      return failure;
+    }
     return InvalidArgument("{}; {} calls {}", Message(failure),
                            tasks_[static_cast<std::size_t>(rank_)], mine);
   }

@@ -11,6 +11,9 @@ namespace {
 Result<struct stat> LookAt(const std::string& path) {
   struct stat info{};
   if (::lstat(path.c_str(), &info) != 0) return FromErrno(errno, "look at " + path);
+  if (S_ISLNK(info.st_mode)) {
+    return FailedPrecondition("{} is a link: give the path of the folder itself", path);
+  }
   if (!S_ISDIR(info.st_mode)) return FailedPrecondition("{} is no folder", path);
   return info;
 }

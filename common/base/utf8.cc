@@ -1,5 +1,7 @@
 #include "common/base/utf8.h"
 
+#include <algorithm>
+
 #include <fmt/core.h>
 
 namespace muster {
@@ -39,6 +41,16 @@ std::string ToValidUtf8(std::string_view text) {
     out += fmt::format("\\x{:02x}", static_cast<unsigned char>(text[bad]));
     text.remove_prefix(bad + 1);
   }
+}
+
+std::string Utf8Beginning(std::string_view text, std::size_t most) {
+  std::size_t end = 0;
+  while (end < text.size()) {
+    const std::size_t length = std::max<std::size_t>(Utf8Length(text.substr(end)), 1);
+    if (length > most - end) break;
+    end += length;
+  }
+  return ToValidUtf8(text.substr(0, end));
 }
 
 }  // namespace muster

@@ -17,4 +17,7 @@ namespace muster {
 // `text` with each byte that is part of no sequence written as "\xff": readers see which it was.
 [[nodiscard]] std::string ToValidUtf8(std::string_view text);
 
+// The same of what stands in its first `most` bytes, without a character that is only half there.
+[[nodiscard]] std::string Utf8Beginning(std::string_view text, std::size_t most);
+
 }  // namespace muster

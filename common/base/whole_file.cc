@@ -34,13 +34,9 @@ Result<std::string> ReadAll(int fd, const std::string& path, std::size_t most) {
 // A name lasts when its folder is on the disk.
 Status SyncFolderOf(const std::string& path) {
   const std::string parent = std::filesystem::path(path).parent_path().string();
-  const int fd = ::open(parent.empty() ? "." : parent.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  const int error = SyncFolder(parent.empty() ? "." : parent);
   // Who may put files into a folder need not be allowed to read it.
-  if (fd < 0) return errno == EACCES ? Ok() : FromErrno(errno, "write " + path);
-  // EINVAL: a file system that has no such call for folders.
-  const int error = ::fsync(fd) == 0 || errno == EINVAL ? 0 : errno;
-  (void)::close(fd);
-  return error == 0 ? Ok() : FromErrno(error, "write " + path);
+  return error == 0 || error == EACCES ? Ok() : FromErrno(error, "write " + path);
 }
 
 bool IsOfTheSystem(const std::string& path) {
@@ -108,6 +104,15 @@ Status ReplaceFile(const std::string& path, std::string_view text, mode_t mode) 
     return status;
   }
   return SyncFolderOf(path);
+}
+
+int SyncFolder(const std::string& folder) {
+  const int fd = ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (fd < 0) return errno;
+  // EINVAL: it has no such call for folders, as SMB's before Linux 6.9.
+  const int error = ::fsync(fd) == 0 || errno == EINVAL ? 0 : errno;
+  (void)::close(fd);
+  return error;
 }
 
 Status WriteAll(int fd, std::string_view bytes, const std::string& path) {

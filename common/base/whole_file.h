@@ -31,6 +31,10 @@ Result<std::string> PlaceOfFile(const std::string& path);
 //   kInvalidArgument: PlaceOfFile()'s, or a name under /dev or /proc, as /dev/stdout.
 Status ReplaceFile(const std::string& path, std::string_view text, mode_t mode = 0644);
 
+// Makes entries of a folder (creations, renames, removals) last. 0, or the errno of what failed;
+// where its file system has no such call, names are as durable as it makes them.
+int SyncFolder(const std::string& folder);
+
 // Into a file that is open; `path` is its name in errors.
 Status WriteAll(int fd, std::string_view bytes, const std::string& path);
 

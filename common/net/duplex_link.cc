@@ -45,6 +45,8 @@ DuplexLink::DuplexLink(std::shared_ptr<Stream> stream, LinkKind kind, std::strin
   (void)::setsockopt(stream_->fd(), SOL_SOCKET, SO_SNDBUF, &bytes, sizeof(bytes));
 }
 
+// Copies what is small and holds on to the rest until it is sent. A frame is taken whole or not at
+// all; one alone may be larger than the bound.
 Status DuplexLink::Queue(FrameHeader header, std::span<const std::byte> meta,
                          std::span<const KeptBytes> payload, Fd descriptor) {
   header.meta_bytes = static_cast<std::uint32_t>(meta.size());

@@ -252,6 +252,14 @@ Result<Accepted> Accept(std::span<const Listener> listeners, int wake, Millis ti
       errno != EINTR) {
     return FromErrno(errno, "poll");
   }
+  // Not to be waited for: poll() comes back at once, again and again.
+  for (const pollfd& entry : entries) {
+    if ((entry.revents & POLLNVAL) == 0) continue;
+    return FailedPrecondition(
+        "descriptor {}, which it listens on or is woken by, is closed: other code of this process "
+        "has closed what it has not opened",
+        entry.fd);
+  }
   for (std::size_t i = 0; i < listeners.size(); ++i) {
     if ((entries[i].revents & POLLIN) == 0) continue;
     Address address;

@@ -180,6 +180,8 @@ std::string JobKey(std::string_view token, std::string_view job_id, Epoch epoch)
   return {reinterpret_cast<const char*>(key.data()), key.size()};
 }
 
+// NONCE, HELLO, WELCOME, over TLS where that is due. A peer that may not come in hears the reason
+// instead; nothing of its hello is believed before its proof has been checked.
 Result<Hello> WelcomeClient(Channel& channel, const Identity& self, TimePoint deadline,
                             const std::function<Status(const Hello&)>& admit, const KeyOf& key_of) {
   if (const Status same = RequireSameUser(channel); !same.ok()) {
@@ -212,6 +214,8 @@ Result<Hello> WelcomeClient(Channel& channel, const Identity& self, TimePoint de
   return std::move(received->hello);
 }
 
+// The other side of it. The server proves itself last: until then it has seen a proof that is bound
+// to its own nonce, which is of no use with another server.
 Status GreetServer(Channel& channel, const Identity& self, const std::string& role,
                    const Subject& subject, TimePoint deadline) {
   MUSTER_TRY(RequireSameUser(channel));

@@ -4,7 +4,13 @@
 // that does not stand there: where none answers, each connection begins seconds late.
 #pragma once
 
+#include <string>
+
 namespace muster::rpc {
+
+// What gRPC is to be told for host:port: else it would take the host for a scheme where it has one
+// of that name, as in unix:5 or dns:4711, and connect to something else.
+std::string TargetOf(const std::string& address);
 
 // By the system's resolver from now on, unless GRPC_DNS_RESOLVER says otherwise. At the beginning
 // of main(), before there are threads.

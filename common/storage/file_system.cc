@@ -11,6 +11,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "common/base/whole_file.h"
+
 namespace muster::storage {
 namespace {
 
@@ -148,12 +150,9 @@ class RealFiles : public FileSystem {
   }
 
   Status SyncFolder(const std::string& path) override {
-    const Descriptor fd(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-    if (fd.get() < 0) return DiskError(errno, "open folder " + path);
-    // EINVAL: it has no such call for folders, as SMB's before Linux 6.9. Then names are as durable
-    // as it makes them, and a checkpoint there is worth more than none.
-    if (::fsync(fd.get()) == 0 || errno == EINVAL) return Ok();
-    return DiskError(errno, "fsync folder " + path);
+    // Where that is no call of its file system, a checkpoint there is worth more than none.
+    const int error = muster::SyncFolder(path);
+    return error == 0 ? Ok() : DiskError(error, "fsync folder " + path);
   }
 
   Status Remove(const std::string& path) override {

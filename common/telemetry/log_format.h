@@ -27,8 +27,8 @@ struct Line {
   const Fields& fields;
 };
 
-// Both end in a newline. Bytes that are no UTF-8 become U+FFFD; control characters are escaped
-// (in text, a newline starts an indented line).
+// Both end in a newline. Bytes that are no UTF-8 are written as "\xff" (in JSON that is "\\xff");
+// control characters are escaped (in text, a newline starts an indented line).
 [[nodiscard]] std::string FormatText(const Line& line);
 [[nodiscard]] std::string FormatJson(const Line& line);
 

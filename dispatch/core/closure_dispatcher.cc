@@ -24,6 +24,8 @@ std::string ClosureDispatcher::NameOf(ClosureId closure) const {
   return options_.name ? options_.name(closure) : fmt::format("closure {}", closure);
 }
 
+// Three ways out: refused (failed, full), settled already by a driver before this one, or queued.
+// The number is taken in the order of the calls in any case but the first.
 ClosureDispatcher::Scheduled ClosureDispatcher::Schedule(std::uint32_t function,
                                                          const KeptBytes& arguments,
                                                          std::span<const ClosureId> turns_of,

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "common/base/trouble.h"
+#include "common/base/words.h"
 
 namespace muster::dispatch {
 const char* Words(Origin origin) {
@@ -42,7 +43,7 @@ const char* Words(Phase phase) {
 std::string ClosureError::ToString() const {
   std::string where = task.empty() ? Words(origin) : task;
   if (incarnation != Incarnation()) where += fmt::format(", incarnation {}", incarnation);
-  const std::string again = retries == 0 ? "" : fmt::format(", after {} retries", retries);
+  const std::string again = retries == 0 ? "" : ", after " + Counted(retries, "retry", "retries");
   return fmt::format("{}: {} ({}, {}{})", CodeName(status.code()), Message(status), where,
                      Words(phase), again);
 }

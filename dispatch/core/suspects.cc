@@ -50,7 +50,8 @@ std::optional<std::string> Suspects::Judge(ClosureId closure, const std::string&
   if (alone && excluded && killed >= limits_.kill) {
     return fmt::format(
         "{} has ended its executor {} times with nothing else in flight ({}, the last time by {}): "
-        "if nobody kills executors here, it needs more memory than there is",
+        "if nobody kills executors here, it needs more memory than there is, or it waits for "
+        "something that does not come",
         name, killed, where, how);
   }
   if (barren_ >= limits_.barren || endless_ >= limits_.endless) {
@@ -64,6 +65,11 @@ std::optional<std::string> Suspects::Judge(ClosureId closure, const std::string&
 
 void Suspects::OnSuccess(ClosureId closure) {
   if (!suspects_.empty()) suspects_.erase(closure);
+  barren_ = endless_ = 0;
+}
+
+void Suspects::Clear() {
+  suspects_.clear();
   barren_ = endless_ = 0;
 }
 

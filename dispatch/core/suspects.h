@@ -55,7 +55,8 @@ class Suspects {
   // It has succeeded: it is cleared, and the counts of all closures begin anew.
   void OnSuccess(ClosureId closure);
   void Forget(ClosureId closure) { suspects_.erase(closure); }
-  void Clear() { suspects_.clear(); }
+  // An error was thrown: what ran before it says nothing of the closures that come.
+  void Clear();
 
  private:
   struct Suspect {
@@ -67,7 +68,7 @@ class Suspects {
 
   const Limits limits_;
   std::map<ClosureId, Suspect> suspects_;
-  // Since a closure succeeded.
+  // Since a closure succeeded or an error was thrown.
   int barren_ = 0;
   int endless_ = 0;
 };

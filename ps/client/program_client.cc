@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "common/base/mutex.h"
+#include "common/base/utf8.h"
 #include "common/partition/div_layout.h"
 #include "muster/v1/variables.pb.h"
 #include "ps/client/encode.h"
@@ -19,6 +20,12 @@
 
 namespace muster::ps {
 namespace {
+
+// A message with another name would be refused whole, without that name.
+Status CheckUtf8(const std::string& name) {
+  if (FirstBadUtf8(name) == std::string::npos) return Ok();
+  return InvalidArgument("variable {}: its name is not UTF-8", ToValidUtf8(name));
+}
 
 std::span<const std::byte> RowsOf(std::span<const std::byte> whole, const VariableInfo& variable,
                                   const ShardRef& shard) {
@@ -163,6 +170,7 @@ Result<VariableHandle> ProgramClientImpl::Create(const VariableSpec& spec,
 Result<VariableHandle> ProgramClientImpl::Make(const VariableSpec& spec, v1::CreateShard create,
                                                std::span<const std::byte> value) {
   if (spec.name.empty()) return InvalidArgument("a variable has no name");
+  MUSTER_TRY(CheckUtf8(spec.name));
   v1::ProgramVariable& variable = *create.mutable_variable();
   // Unique in the job: of one epoch and incarnation there is one driver.
   variable.set_id(options_.incarnation.value() << 32 | next_id_.fetch_add(1));
@@ -200,6 +208,7 @@ Result<VariableHandle> ProgramClientImpl::Make(const VariableSpec& spec, v1::Cre
 
 // Asks every server, for the parts that it has.
 Result<VariableHandle> ProgramClientImpl::Find(const std::string& name) {
+  MUSTER_TRY(CheckUtf8(name));
   v1::LookupVariable lookup;
   lookup.set_name(name);
   const std::vector<std::byte> meta = Encode(lookup);

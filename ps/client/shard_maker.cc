@@ -38,6 +38,8 @@ Result<std::uint32_t> ShardMaker::MakeOne(std::size_t server, const v1::CreateSh
   return shard;
 }
 
+// Part after part, each on its server. When one fails, those that are made are deleted again, and
+// remembered for as long as a server does not answer.
 Status ShardMaker::Make(v1::CreateShard create, std::span<const std::byte> value,
                         VariableInfo& variable, const ProgramIds& ids) {
   for (std::size_t i = 0; i < variable.shards.size(); ++i) {

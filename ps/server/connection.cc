@@ -323,6 +323,8 @@ Status Connection::PullTcp(const Request& request, const JobTable::Served& serve
   return Ok();
 }
 
+// Reads the group into `values`, back to back, and sends it as one frame. False: an entry could not
+// be read, the client has been told, and the rest of the request is not answered.
 Result<bool> Connection::SendGroup(const Request& request, const JobTable::Served& served,
                                    Entries group, std::span<const std::byte> ids,
                                    std::span<std::byte> values, bool more) {

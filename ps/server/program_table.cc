@@ -19,6 +19,8 @@ SpaceId NewNumber() {
 
 }  // namespace
 
+// The newest driver has the space. An older one is refused, and what it had is freed when a newer
+// one opens; a space that was dropped is not opened again by the same driver.
 Result<std::shared_ptr<ProgramSpace>> ProgramTable::Open(const std::string& job_id,
                                                          ProgramTime time, ApplyPool& pool) {
   std::shared_ptr<ProgramSpace> older;

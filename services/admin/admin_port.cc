@@ -65,7 +65,7 @@ std::optional<Millis> AdminPort::LoopAge() const {
 HttpReply AdminPort::Health() const {
   const std::optional<Millis> age = LoopAge();
   if (!age) return {.status = 503, .body = "starting\n"};
-  if (*age > kStill) {
+  if (*age > options_.still) {
     return {.status = 503,
             .body = fmt::format("the strand that does the work has not turned for {:.1f} s\n",
                                 Seconds(*age))};

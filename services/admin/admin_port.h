@@ -45,6 +45,7 @@ class AdminPort {
     std::function<Status(const HttpRequest&)> authorize;
     // Adds to /metrics, on any thread; empty: nothing.
     std::function<void(Samples&)> collect = {};
+    Millis still = kStill;
     HttpServer::Options http = {};
   };
   using Collector = std::function<void(Samples&)>;

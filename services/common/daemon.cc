@@ -18,6 +18,7 @@
 #include "common/base/version.h"
 #include "common/base/whole_file.h"
 #include "common/config/manual.h"
+#include "common/process/standard_streams.h"
 #include "common/rpc/names.h"
 #include "common/telemetry/log.h"
 #include "services/common/admin.h"
@@ -322,6 +323,7 @@ std::string Daemon::drain_reason() const {
 void Daemon::Fail(Status status) { stop_->Set(std::move(status)); }
 
 int RunDaemon(const Role& role, int argc, char** argv, const std::function<Status(Daemon&)>& body) {
+  process::FillStandardStreams();
   const sigset_t signals = StopSignals();
   ::pthread_sigmask(SIG_BLOCK, &signals, nullptr);
   rpc::UseSystemResolver();

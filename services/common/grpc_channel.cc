@@ -31,7 +31,7 @@ std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address,
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
   arguments.SetMaxReceiveMessageSize(kMaxMessageBytes);
   arguments.SetMaxSendMessageSize(kMaxMessageBytes);
-  return grpc::CreateCustomChannel(address, rpc::ClientCredentials(tls), arguments);
+  return grpc::CreateCustomChannel(rpc::TargetOf(address), rpc::ClientCredentials(tls), arguments);
 }
 
 void Authorize(grpc::ClientContext& context, const Token& token) {

@@ -181,11 +181,11 @@ class FileStream : public grpc::ServerWriteReactor<v1::FileChunk> {
 
  private:
   Status Open(const FileStore& files, const std::string& sha256) {
-    MUSTER_TRY_ASSIGN(const std::string path, files.Path(sha256));
-    file_.open(path, std::ios::binary);
+    MUSTER_TRY_ASSIGN(path_, files.Path(sha256));
+    file_.open(path_, std::ios::binary);
     if (!file_) return NotFound("no file with SHA-256 {} has been uploaded", sha256);
     std::error_code unknown;
-    const auto bytes = std::filesystem::file_size(path, unknown);
+    const auto bytes = std::filesystem::file_size(path_, unknown);
     if (!unknown) chunk_.set_total_bytes(bytes);
     return Ok();
   }
@@ -194,11 +194,18 @@ class FileStream : public grpc::ServerWriteReactor<v1::FileChunk> {
     data.resize(rpc::kPieceBytes);
     file_.read(data.data(), static_cast<std::streamsize>(data.size()));
     data.resize(static_cast<std::size_t>(file_.gcount()));
-    if (data.empty()) return Finish(grpc::Status::OK);
+    if (data.empty()) return Finish(services::ToGrpc(HowItEnded()));
     stalled_.Waits();
     StartWrite(&chunk_);
   }
 
+  // Whoever fetches it would take a short file for a damaged one, and not look at this disk.
+  Status HowItEnded() const {
+    if (!file_.bad()) return Ok();
+    return Unknown("the disk of the coordinator failed in the midst of {}", path_);
+  }
+
+  std::string path_;
   std::ifstream file_;
   v1::FileChunk chunk_;
   rpc::StalledCall stalled_;

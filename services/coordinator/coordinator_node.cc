@@ -155,6 +155,8 @@ struct CoordinatorNode::Parts {
 
 Scheduler& CoordinatorNode::strand() { return parts_->strand; }
 
+// First the journal, which takes the next epoch, then the core on its strand with the jobs in it,
+// and the port last: who is answered is answered by a coordinator that knows its jobs.
 Result<std::unique_ptr<CoordinatorNode>> CoordinatorNode::Start(Options options,
                                                                 const services::Token& token) {
   const std::string& state = options.coordinator.state_directory;

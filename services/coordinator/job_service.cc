@@ -234,7 +234,7 @@ grpc::ServerUnaryReactor* JobServiceImpl::ReportExit(grpc::CallbackServerContext
                                         "name that task",
                                         caller.ToString(), task.ToString())));
                  }
-                 core.OnDaemonExit(task, request->pid(), request->how().substr(0, 200));
+                 core.OnDaemonExit(task, request->pid(), request->how());
                  then(v1::ReportExitReply());
                });
 }

@@ -6,6 +6,7 @@
 
 #include "common/base/environment.h"
 #include "common/base/number_in.h"
+#include "common/base/utf8.h"
 #include "common/base/version.h"
 #include "common/base/words.h"
 #include "common/process/child.h"
@@ -141,7 +142,7 @@ Result<CoordinatorNode::Options> MakeOptions(const services::Daemon& daemon) {
   core.max_running_jobs = static_cast<std::size_t>(config.values.Int("max-jobs"));
   core.keep_jobs = static_cast<std::size_t>(config.values.Int("keep-jobs"));
   MUSTER_TRY_ASSIGN(core.expected, ParseExpected(config.values.String("expect")));
-  core.before.how = config.values.String("predecessor-end").substr(0, 200);
+  core.before.how = Utf8Beginning(config.values.String("predecessor-end"), kMostOfHow);
   core.version = std::string(Version());
   // Checkpoint paths go to other processes, which have other working directories.
   core.state_directory = std::filesystem::absolute(StateDirectory(config)).string();

@@ -151,6 +151,8 @@ Result<v1::MetricSums> LocalSteps::OnParts(const data::Element& batch, int parts
   return total;
 }
 
+// Step `done_` + 1, on all replicas. A step that was made is answered with what it gave; once an
+// update has failed halfway every later one is refused, since copies may differ.
 Result<v1::MetricSums> LocalSteps::Train(std::uint64_t step, Attempt /*attempt*/,
                                          const data::Element& batch, engine::StepTimes& times) {
   if (broken_) return Internal("step {}: the update of a step before it has failed", step);

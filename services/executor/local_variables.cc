@@ -51,6 +51,9 @@ void UpdateComponent(const Variable& value, const std::vector<Variable>& slots, 
 
 }  // namespace
 
+// From a checkpoint all variables and slots, or none of them: one that lacks a tensor, has another
+// shape or is of another step is refused, since initial values beside trained ones train on
+// unnoticed.
 LocalVariables::LocalVariables(Strategy& strategy, const v1::JobPlan& plan,
                                const std::string& restore_from, const ArchiveValue& archive_value)
     : strategy_(strategy),

@@ -172,6 +172,8 @@ IndexedSlices JoinRows(const std::vector<IndexedSlices>& parts) {
   return joined;
 }
 
+// Over this process's parts, and with a group over all members'. `deterministic`: in an order that
+// does not depend on who has which part; otherwise each member adds its own first.
 PartResult SumParts(std::vector<PartResult> parts, bool deterministic, std::uint64_t step,
                     collectives::Group* group) {
   const torch::NoGradGuard no_grad;

@@ -51,6 +51,21 @@ bool IsHere(const std::string& command) {
   }
 }
 
+// Whether it is a line of Muster's own log (common/telemetry/log_format.h) and no error: no reason
+// for a process to end, and often the last thing on stderr where a program tells its end elsewhere.
+bool IsLogBelowError(std::string_view line) {
+  constexpr std::string_view kForm = "00:00:00.000 I ";
+  if (line.size() < kForm.size()) return false;
+  for (std::size_t i = 0; i < kForm.size(); ++i) {
+    const char c = line[i];
+    const bool fits = kForm[i] == '0'   ? c >= '0' && c <= '9'
+                      : kForm[i] == 'I' ? c == 'D' || c == 'I' || c == 'W'
+                                        : c == kForm[i];
+    if (!fits) return false;
+  }
+  return true;
+}
+
 // The number that a guard writes when its command runs; 0: it wrote none.
 int ReadPid(int fd) {
   std::string text;
@@ -259,7 +274,7 @@ Status LaunchHost::Run(LaunchedId id, const std::string& job_id, const v1::Launc
   };
   child.on_error_line = [to_lines = child.on_line, raw = running.get()](
                             std::chrono::system_clock::time_point time, std::string line) {
-    if (line.find_first_not_of(" \t") != std::string::npos) {
+    if (line.find_first_not_of(" \t") != std::string::npos && !IsLogBelowError(line)) {
       const MutexLock lock(raw->mutex);
       raw->last_error = line;
     }

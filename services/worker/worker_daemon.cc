@@ -59,6 +59,7 @@ Status MakeCache(const std::string& cache) {
   std::error_code error;
   const std::filesystem::path parent = std::filesystem::path(cache).parent_path();
   if (!parent.empty()) std::filesystem::create_directories(parent, error);
+  if (error) return FromErrno(error.value(), "cache folder " + cache);
   if (::mkdir(cache.c_str(), 0700) != 0 && errno != EEXIST) {
     return FromErrno(errno, "cache folder " + cache);
   }

@@ -5,6 +5,8 @@
 
 #include "dispatch/core/closure_error.h"
 
+#include "common/base/words.h"
+
 namespace muster {
 namespace {
 
@@ -13,7 +15,7 @@ std::string WithDetails(const std::string& message, const ClosureDetails& detail
   std::string where = details.task.empty() ? to_string(details.origin) : details.task;
   if (details.incarnation != 0) where += ", incarnation " + std::to_string(details.incarnation);
   where += ", " + to_string(details.phase);
-  if (details.retries != 0) where += ", after " + std::to_string(details.retries) + " retries";
+  if (details.retries != 0) where += ", after " + Counted(details.retries, "retry", "retries");
   return message + " (" + where + ")";
 }
 

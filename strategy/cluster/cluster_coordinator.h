@@ -161,7 +161,8 @@ class ClusterCoordinator {
   bool done();
 
   // The values of a nest of remote values (tuples, pairs, vectors, maps): the same nest. Other
-  // leaves stay as they are; a RemoteValue<void> becomes std::monostate. Waits for all.
+  // leaves stay as they are; a RemoteValue<void> becomes std::monostate. Waits for one after
+  // another: the error is that of the first that has one.
   template <class T>
   auto fetch(const T& nest) {
     if constexpr (IsRemoteValue<T>::value) {
@@ -172,7 +173,16 @@ class ClusterCoordinator {
         return nest.fetch();
       }
     } else if constexpr (nest::IsTuple<T>::value) {
-      return std::apply([&](const auto&... each) { return together<T>(fetch(each)...); }, nest);
+      // Braces: in this order, so that the error is that of the first.
+      return std::apply(
+          [&](const auto&... each) {
+            if constexpr (requires { nest.first; }) {
+              return std::pair<decltype(fetch(each))...>{fetch(each)...};
+            } else {
+              return std::tuple<decltype(fetch(each))...>{fetch(each)...};
+            }
+          },
+          nest);
     } else if constexpr (nest::IsVector<T>::value) {
       std::vector<decltype(fetch(nest[0]))> values;
       for (const auto& one : nest) values.push_back(fetch(one));
@@ -216,14 +226,6 @@ class ClusterCoordinator {
   std::shared_ptr<const internal::PerWorker> create(const Given&... given) {
     return internal::create_per_worker(*core_, internal::Registration<function>::kNumber,
                                        internal::write_arguments<function>(*core_, 0, given...));
-  }
-  template <class T, class... V>
-  static auto together(V... values) {
-    if constexpr (requires(T pair) { pair.first; }) {
-      return std::pair<V...>(std::move(values)...);
-    } else {
-      return std::tuple<V...>(std::move(values)...);
-    }
   }
 
   std::shared_ptr<internal::CoordinatorCore> core_;

@@ -286,7 +286,7 @@ void build_pass(ClosureCall& call, std::uint8_t flags, ByteReader from) {
   const D& dataset = *static_cast<const D*>(built.get());
   std::shared_ptr<WorkerIterator<T>> pass;
   if ((flags & kOneForAll) == 0) {
-    pass = std::make_shared<OwnPass<D, T>>(dataset, call.found());
+    pass = std::make_shared<OwnPass<D, T>>(std::shared_ptr<const D>(built, &dataset), call.found());
   } else if constexpr (requires { D(dataset.graph().indexed()); }) {
     const auto elements = from.value<std::int64_t>();
     pass = std::make_shared<SharedPass<PassOf<D>, T>>(

@@ -90,30 +90,54 @@ class OwnPass final : public WorkerIterator<T> {
   };
 
  public:
-  OwnPass(const D& dataset, PassPlace from) : iterator_(open(dataset, from)), taken_(from.taken) {}
+  OwnPass(std::shared_ptr<const D> dataset, PassPlace from)
+      : dataset_(std::move(dataset)), taken_(from.taken) {
+    if constexpr (kHasPlace) {
+      if (taken_ > 0) {
+        iterator_.emplace(dataset_->iterator(from.position));
+        return;
+      }
+    }
+    iterator_.emplace(dataset_->iterator());
+  }
 
   std::optional<PassPlace> place() override {
     if constexpr (kHasPlace) {
       const MutexLock lock(this->mutex());
-      if (taken_ > 0) return PassPlace{.taken = taken_, .position = iterator_.save_position()};
+      if (taken_ > 0) {
+        return PassPlace{.taken = taken_,
+                         .position = iterator_ ? iterator_->save_position() : before_};
+      }
     }
     return std::nullopt;
   }
 
  private:
-  static Iterator open(const D& dataset, const PassPlace& from) {
-    if constexpr (kHasPlace) {
-      if (from.taken > 0) return dataset.iterator(from.position);
-    }
-    return dataset.iterator();
-  }
   std::optional<T> take() override {
-    std::optional<T> value = iterator_.next();
-    if (value) ++taken_;
-    return value;
+    if constexpr (kHasPlace) {
+      if (!iterator_) iterator_.emplace(dataset_->iterator(before_));
+    }
+    try {
+      std::optional<T> value = iterator_->next();
+      if (value) ++taken_;
+      return value;
+    } catch ([[maybe_unused]] const Error& error) {
+      // It was one closure that was cancelled, in a function of the dataset; the iterator would
+      // give all others its error.
+      if constexpr (kHasPlace) {
+        if (error.code() == ErrorCode::kCancelled) {
+          before_ = iterator_->save_position();
+          iterator_.reset();
+        }
+      }
+      throw;
+    }
   }
 
-  Iterator iterator_;
+  const std::shared_ptr<const D> dataset_;
+  // Absent: a cancelled closure has ended it before this position, where the next one goes on.
+  std::optional<Iterator> iterator_;
+  std::string before_;
   std::uint64_t taken_;
 };
 
@@ -139,6 +163,7 @@ class SharedPass final : public WorkerIterator<T> {
     explicit Pass(Iterator from) : iterator(std::move(from)) {}
     Mutex mutex;
     Iterator iterator MUSTER_GUARDED_BY(mutex);
+    // The number of its next element; -1: not known.
     std::int64_t at MUSTER_GUARDED_BY(mutex) = 0;
   };
   class Part final : public WorkerIterator<T> {
@@ -157,17 +182,15 @@ class SharedPass final : public WorkerIterator<T> {
       if (over_) return std::nullopt;
       const MutexLock lock(pass_->mutex);
       const std::int64_t wanted = first_ + taken_;
-      if (pass_->at != wanted) {
-        pass_->at = -1;  // if that throws
-        pass_->iterator.seek(wanted);
-        pass_->at = wanted;
-      }
+      // An iterator keeps an error, which may be of a closure that was cancelled: whoever takes its
+      // turn seeks anew.
+      const bool there = std::exchange(pass_->at, -1) == wanted;
+      if (!there) pass_->iterator.seek(wanted);
       std::optional<T> value = pass_->iterator.next();
       if (value) {
-        ++pass_->at;
+        pass_->at = wanted + 1;
         ++taken_;
       } else {
-        pass_->at = -1;
         over_ = true;
       }
       return value;

@@ -288,7 +288,11 @@ class Strategy {
   void check_size(int components) const;
   template <class T>
   void check_components(const T& value) const {
-    if constexpr (IsPerReplica<T>::value || IsMirrored<T>::value) check_size(value.size());
+    detail::for_distributed(value, [this](const auto& part) {
+      // One copy is that of all replicas.
+      const bool shared = IsMirrored<std::remove_cvref_t<decltype(part)>>::value;
+      if (!shared || part.size() != 1) check_size(part.size());
+    });
   }
   template <class T>
   nest::tensors_t<T> reduce_nest(ReduceOp op, const PerReplica<T>& value, const Axes& axes) {

@@ -120,7 +120,15 @@ class ElementUnpacker {
     } else if constexpr (std::is_same_v<T, std::string>) {
       return to_string_leaf(next());
     } else if constexpr (std::is_arithmetic_v<T>) {
-      return to_number(next()).item<T>();
+      const auto value = to_number(next()).item<nest::in_tensor_t<T>>();
+      const T own = static_cast<T>(value);
+      if constexpr (std::is_integral_v<T> && !std::is_same_v<T, bool>) {
+        if (static_cast<nest::in_tensor_t<T>>(own) != value || (own < T{}) != (value < 0)) {
+          raise(ErrorCode::kInvalidArgument,
+                "an element of " + std::to_string(value) + " does not fit the type of the program");
+        }
+      }
+      return own;
     } else if constexpr (nest::IsVector<T>::value) {
       T values;
       while (below(path)) values.push_back(get<typename T::value_type>(child(path, false)));

@@ -1,8 +1,10 @@
 // Steps of datasets that need no node of their own: over functions, generators and custom steps.
 #include <algorithm>
 #include <deque>
+#include <limits>
 #include <utility>
 
+#include "common/data/pipeline/element_ops.h"
 #include "common/data/pipeline/pipeline.h"
 #include "strategy/base/internal/raise.h"
 #include "strategy/base/internal/shape_text.h"
@@ -119,6 +121,13 @@ class PaddedBatches final : public data::NodeIterator {
           raise(InvalidArgument("padded_batch(): elements have {} and {} leaves",
                                 rows[0].columns.size(), row.columns.size()));
         }
+        const data::ColumnInfo& first = rows[0].columns[column].info;
+        const data::ColumnInfo& own = row.columns[column].info;
+        if (own.name != first.name || own.dtype != first.dtype) {
+          raise(InvalidArgument(
+              "padded_batch(): elements have leaves {} and {}: names and types must be equal",
+              data::ToText(first), data::ToText(own)));
+        }
         parts.push_back(to_tensor(row.columns[column]));
       }
       const std::string& name = rows[0].columns[column].info.name;
@@ -209,6 +218,12 @@ Graph Graph::window(const WindowOptions& options) const {
   require_positive("window()", "size", how.size);
   require_positive("window()", "shift", how.shift);
   require_positive("window()", "stride", how.stride);
+  if (how.size - 1 > (std::numeric_limits<std::int64_t>::max() - 1) / how.stride) {
+    raise(
+        InvalidArgument("window(): size {} with stride {} reaches over more elements than can be "
+                        "counted",
+                        how.size, how.stride));
+  }
   const auto make = [how](Input input, const data::IteratorContext&) -> Result<Input> {
     return std::make_unique<Windows>(std::move(input), how);
   };

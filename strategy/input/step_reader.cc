@@ -56,11 +56,14 @@ struct StepReader::State {
   std::optional<std::vector<data::ColumnInfo>> columns;
   bool over = false;
   std::optional<Error> failure;
+  // Before the step that failed: some of its elements may have been read.
+  std::string before_failure;
 
   // What the pipelines have for this step, nothing for replicas beyond the end.
   Elements Read();
   // The elements of all replicas; nothing when the data is over.
   std::optional<std::vector<data::Element>> Step();
+  std::string Position() const;
   data::Element Empty(std::size_t replica) const;
 };
 
@@ -107,6 +110,12 @@ std::optional<std::vector<data::Element>> StepReader::State::Step() {
   return step;
 }
 
+std::string StepReader::State::Position() const {
+  std::string position;
+  for (const auto& iterator : iterators) append_position(position, iterator->Position());
+  return position;
+}
+
 data::Element StepReader::State::Empty(std::size_t replica) const {
   data::Element empty = empty_element(columns.value_or(std::vector<data::ColumnInfo>()));
   if (plan->devices.empty()) return empty;
@@ -147,20 +156,20 @@ std::optional<std::vector<data::Element>> StepReader::next() {
   }
   if (state_->failure) throw Error(*state_->failure);
   if (state_->over) return std::nullopt;
+  std::string before = state_->Position();
   try {
     auto step = state_->Step();
     state_->over = !step.has_value();
     return step;
   } catch (const Error& error) {
     state_->failure = error;
+    state_->before_failure = std::move(before);
     throw;
   }
 }
 
 std::string StepReader::save_position() const {
-  std::string position;
-  for (const auto& iterator : state_->iterators) append_position(position, iterator->Position());
-  return position;
+  return state_->failure ? state_->before_failure : state_->Position();
 }
 
 std::uint64_t StepReader::pass() const { return state_->iterators.front()->pass(); }

@@ -54,6 +54,7 @@ class StepReader {
   // An element for each replica; nothing at the end.
   //   INVALID_ARGUMENT: in a replica function ("should be called from outside of replica_fn").
   std::optional<std::vector<data::Element>> next();
+  // Before the next step, or the one that failed.
   std::string save_position() const;
   // The position's, or what it was made with.
   std::uint64_t pass() const;

@@ -49,6 +49,9 @@ void GiveGradients(const torch::Tensor& flat, const std::vector<torch::Tensor>& 
 
 }  // namespace
 
+// Shards are what is summed, not workers, and each draws from a seed of its own: so the step's
+// result does not depend on how many workers there are, and another worker may compute a shard
+// again.
 torch::Tensor ElasticStep::backward(const DistributedOptimizerBase& optimizer,
                                     const std::function<torch::Tensor(int shard)>& loss) const {
   const auto state =

@@ -111,6 +111,8 @@ struct MultiWorkerMirroredStrategy::Elastic {
   std::unique_ptr<internal::ElasticRun> run = nullptr;
 };
 
+// What can be found wrong on this worker alone is found before it waits for the others. An elastic
+// one does not join here: its groups are formed step by step.
 MultiWorkerMirroredStrategy::Joined MultiWorkerMirroredStrategy::join(
     const MultiWorkerMirroredOptions& options) {
   if (options.cluster_resolver != nullptr && !options.devices.empty()) {

@@ -13,10 +13,12 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <string>
 #include <type_traits>
 #include <utility>
 #include <vector>
 
+#include "strategy/base/error.h"
 #include "strategy/base/torch.h"
 #include "strategy/cluster/codec.h"
 
@@ -44,10 +46,16 @@ class LookupTable {
     return values;
   }
   // Integers of any shape and type; values of Value's type, of the same shape, on the CPU. What is
-  // no Key has no value.
+  // no Key has no value. INVALID_ARGUMENT: keys that are no integers.
   torch::Tensor lookup(const torch::Tensor& keys) const
     requires(std::integral<Key> && std::is_arithmetic_v<Value>)
   {
+    if (!keys.defined() || !torch::isIntegralType(keys.scalar_type(), /*includeBool=*/true)) {
+      raise(ErrorCode::kInvalidArgument,
+            std::string("lookup() of a table whose keys are integers was given ") +
+                (keys.defined() ? torch::toString(keys.scalar_type()) : "an undefined tensor") +
+                ": convert the keys, as in keys.to(torch::kLong)");
+    }
     const torch::Tensor given = keys.to(torch::kCPU, torch::kLong).contiguous();
     const torch::Tensor values =
         torch::empty(given.sizes(), torch::dtype(c10::CppTypeToScalarType<Value>::value));

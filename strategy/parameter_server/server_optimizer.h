@@ -71,7 +71,8 @@ class ServerOptimizer {
   // a closure they are sent with what else it writes, and count exactly once; in the driver they
   // are made at once. Each replica of run() that calls it makes updates of its own.
   //   INVALID_ARGUMENT: a gradient does not fit its variable, the variable is not this optimizer's,
-  //   the rate is below 0 or no number, or (when it is sent) a gradient is not finite.
+  //   the rate is below 0, no number or more than a float32 can say, or (when it is sent) a
+  //   gradient is not finite.
   //   FAILED_PRECONDITION: no optimizer, or the driver's has other options.  PsUnavailable.
   void apply_gradients(const std::vector<VariableGradient>& gradients,
                        std::optional<double> learning_rate = std::nullopt) const;

@@ -246,6 +246,8 @@ std::vector<torch::Tensor> CollectiveAllReduce::all_reduce(ReplicaContext& conte
   return std::move(mine.results);
 }
 
+// Replicas of this process meet once, to begin; the packs then travel one after another beside what
+// the callers do, and each replica waits for its results when it wants them.
 internal::StartedTensors CollectiveAllReduce::start_all_reduce(
     ReplicaContext& context, ReduceOp op, const std::vector<torch::Tensor>& values,
     const CommunicationOptions& options) {

@@ -310,6 +310,8 @@ ReplicaContext::Leaves ReplicaContext::reduce_leaves(ReduceOp op, const Leaves& 
   return results;
 }
 
+// Dense tensors travel while the caller goes on; rows, and everything where there is one replica,
+// are summed before it returns.
 ReplicaContext::StartedLeaves ReplicaContext::start_leaves(ReduceOp op, const Leaves& leaves,
                                                            const CommunicationOptions& options) {
   require_mine();

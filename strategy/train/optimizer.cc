@@ -1,5 +1,6 @@
 #include "strategy/train/optimizer.h"
 
+#include <limits>
 #include <optional>
 #include <typeinfo>
 
@@ -50,6 +51,15 @@ class LentGradients {
   std::vector<torch::Tensor> own_;
 };
 
+// Nothing: an optimizer without a learning rate.
+std::optional<double> RateOf(const torch::optim::OptimizerOptions& options) {
+  try {
+    return options.get_lr();
+  } catch (const c10::Error&) {
+    return std::nullopt;
+  }
+}
+
 }  // namespace
 
 std::vector<torch::Tensor> GradientsOf(const std::vector<torch::Tensor>& parameters) {
@@ -97,6 +107,12 @@ std::string NameOf(const torch::optim::Optimizer& theirs, const ModuleState& mod
   return fmt::format("{} of module {}", c10::demangle(typeid(theirs).name()), module.name);
 }
 
+void RequireLearningRate(double rate) {
+  constexpr float kMost = std::numeric_limits<float>::max();
+  if (rate >= 0 && rate <= kMost) return;
+  raise(InvalidArgument("a learning rate of {}; it must be from 0 to {}", rate, kMost));
+}
+
 std::vector<std::size_t> TrainedParameters(const ModuleState& module) {
   std::vector<std::size_t> chosen;
   for (std::size_t i = 0; i < module.parameters.size(); ++i) {
@@ -117,6 +133,10 @@ class LocalOptimizer final : public OptimizerState {
     for (std::size_t master = 0; master < masters_.size(); ++master) {
       const device::PlaceScope here(module_->parameter_device(static_cast<int>(master)));
       optimizers_.push_back(make(masters_[master], names_));
+    }
+    // libtorch lets an infinite one pass.
+    for (const auto& group : optimizers_[0]->param_groups()) {
+      if (const auto rate = RateOf(group.options())) RequireLearningRate(*rate);
     }
     name_ = NameOf(*optimizers_[0], *module_);
     if (!how.reduce_in_backward || module_->central()) return;
@@ -167,11 +187,9 @@ class LocalOptimizer final : public OptimizerState {
 
   double LearningRate() const override {
     const MutexLock lock(rate_mutex_);
-    try {
-      return instance(module_->Here()).param_groups().at(0).options().get_lr();
-    } catch (const c10::Error&) {
-      raise(Unimplemented("{} has no learning rate", name_));
-    }
+    const auto rate = RateOf(instance(module_->Here()).param_groups().at(0).options());
+    if (rate) return *rate;
+    raise(Unimplemented("{} has no learning rate", name_));
   }
   void SetLearningRate(double rate) const override {
     const MutexLock lock(rate_mutex_);
@@ -378,6 +396,10 @@ std::vector<std::vector<std::size_t>> group_parameters(
   return places;
 }
 
+void raise_group(std::size_t group, const c10::Error& error) {
+  raise(InvalidArgument("optimizer(): group {}: {}", group, error.what_without_backtrace()));
+}
+
 std::shared_ptr<OptimizerState> DistributeOptimizer(Strategy& strategy,
                                                     std::shared_ptr<ModuleState> module,
                                                     const MakeOptimizer& make,
@@ -409,6 +431,7 @@ void DistributedOptimizerBase::reduce_gradients() const { state_->ReduceGradient
 void DistributedOptimizerBase::zero_grad() const { state_->module().ZeroGrad(); }
 double DistributedOptimizerBase::learning_rate() const { return state_->LearningRate(); }
 void DistributedOptimizerBase::set_learning_rate(double rate) const {
+  internal::RequireLearningRate(rate);
   state_->SetLearningRate(rate);
 }
 std::map<std::string, torch::Tensor> DistributedOptimizerBase::state() const {

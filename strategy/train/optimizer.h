@@ -55,6 +55,21 @@ using MakeOptimizer = std::function<std::unique_ptr<torch::optim::Optimizer>(
 //   INVALID_ARGUMENT: a name of no parameter that is trained, or one that comes in two groups.
 std::vector<std::vector<std::size_t>> group_parameters(
     const std::vector<std::string>& names, const std::vector<std::vector<std::string>>& groups);
+// INVALID_ARGUMENT: what libtorch has against the options of this group.
+[[noreturn]] void raise_group(std::size_t group, const c10::Error& error);
+// libtorch looks at the options of no group, but at those that an optimizer begins with.
+template <class Torch, class Options>
+void check_groups(const std::vector<ParameterGroup<Options>>& groups) {
+  const std::vector<torch::optim::OptimizerParamGroup> nothing{
+      torch::optim::OptimizerParamGroup(std::vector<torch::Tensor>())};
+  for (std::size_t g = 0; g < groups.size(); ++g) {
+    try {
+      const Torch checked(nothing, groups[g].options);
+    } catch (const c10::Error& error) {
+      raise_group(g, error);
+    }
+  }
+}
 std::shared_ptr<OptimizerState> DistributeOptimizer(Strategy& strategy,
                                                     std::shared_ptr<ModuleState> module,
                                                     const MakeOptimizer& make,
@@ -88,7 +103,8 @@ class DistributedOptimizerBase {
 
   // The rate of all parameters; where there are groups, the first group's is read and that of all
   // is set. Setting it inside run() is for all replicas together.
-  //   UNIMPLEMENTED: an optimizer without a learning rate.
+  //   UNIMPLEMENTED: an optimizer without a learning rate.  INVALID_ARGUMENT: a rate below 0, no
+  //   number, or more than a float32 can say.
   double learning_rate() const;
   void set_learning_rate(double rate) const;
 
@@ -138,6 +154,7 @@ template <class Torch, class M, class Options>
 DistributedOptimizer<Torch> Strategy::optimizer(const DistributedModule<M>& module,
                                                 const std::vector<ParameterGroup<Options>>& groups,
                                                 Options others, const OptimizerOptions& how) {
+  internal::check_groups<Torch>(groups);
   return DistributedOptimizer<Torch>(internal::DistributeOptimizer(
       *this, module.state(),
       [&](const std::vector<torch::Tensor>& parameters, const std::vector<std::string>& names) {

@@ -5,7 +5,9 @@
 #include <cstdlib>
 #include <exception>
 #include <iostream>
+#include <memory>
 #include <optional>
+#include <string>
 #include <utility>
 
 #include "collectives/group.h"
@@ -13,6 +15,7 @@
 #include "strategy/base/internal/raise.h"
 #include "strategy/core/internal/frames.h"
 #include "strategy/core/strategy.h"
+#include "strategy/resolver/cluster_resolver.h"
 #include "strategy/train/internal/termination_notice.h"
 
 namespace muster {
@@ -25,6 +28,20 @@ using std::chrono::steady_clock;
   std::cout.flush();
   (void)std::fflush(nullptr);
   std::_Exit(kPreemptedExitCode);
+}
+
+// "worker:1", as its cluster names this process: a chief is the first of the group, so that a rank
+// is no index.
+std::string NameOfThisTask(const Strategy& strategy, int rank) {
+  const std::shared_ptr<ClusterResolver> resolver = strategy.cluster_resolver();
+  try {
+    const auto type = resolver == nullptr ? std::nullopt : resolver->task_type();
+    const auto index = resolver == nullptr ? std::nullopt : resolver->task_id();
+    if (type && index) return *type + ":" + std::to_string(*index);
+  } catch (
+      const std::exception&) {  // a resolver of the program's; the others are told all the same
+  }
+  return "process " + std::to_string(rank);
 }
 
 }  // namespace
@@ -112,8 +129,8 @@ void PreemptionCheckpointHandler::guarded(const std::function<void()>& step) {
   const auto tell = [&](const char* what) {
     collectives::Group* const group = impl_->strategy.collectives();
     if (group == nullptr) return;
-    group->Abort(Internal("worker {} failed in call {} of run(): {}", group->rank(),
-                          impl_->calls + 1, what));
+    group->Abort(Internal("{} failed in call {} of run(): {}",
+                          NameOfThisTask(impl_->strategy, group->rank()), impl_->calls + 1, what));
   };
   try {
     step();

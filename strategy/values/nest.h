@@ -9,6 +9,9 @@
 // Threading: any thread; functions of their arguments alone.
 #pragma once
 
+#include <cstddef>
+#include <cstdint>
+#include <limits>
 #include <map>
 #include <string>
 #include <tuple>
@@ -101,11 +104,41 @@ struct Tensors<std::map<K, V>> {
 template <class T>
 using tensors_t = typename Tensors<T>::type;
 
+// What a number is in a tensor, which has no long long, no size_t and no char: the narrowest type
+// that has all its values; int64 for std::uint64_t, double for long double.
+template <class T>
+  requires std::is_arithmetic_v<T>
+using in_tensor_t = std::conditional_t<
+    std::is_same_v<T, bool> || std::is_same_v<T, float>, T,
+    std::conditional_t<
+        std::is_floating_point_v<T>, double,
+        std::conditional_t<
+            sizeof(T) == 1, std::conditional_t<std::is_signed_v<T>, std::int8_t, std::uint8_t>,
+            std::conditional_t<
+                sizeof(T) == 2 && std::is_signed_v<T>, std::int16_t,
+                std::conditional_t<(sizeof(T) < 4 || (sizeof(T) == 4 && std::is_signed_v<T>)),
+                                   std::int32_t, std::int64_t>>>>>;
+
+// INVALID_ARGUMENT: above the largest int64.
+template <class T>
+in_tensor_t<T> in_tensor(T value) {
+  if constexpr (std::is_unsigned_v<T> && sizeof(T) == sizeof(std::int64_t)) {
+    constexpr std::int64_t kMost = std::numeric_limits<std::int64_t>::max();
+    if (value > static_cast<T>(kMost)) {
+      raise(ErrorCode::kInvalidArgument, std::to_string(value) +
+                                             " is above the largest integer of a tensor, " +
+                                             std::to_string(kMost));
+    }
+  }
+  return static_cast<in_tensor_t<T>>(value);
+}
+
 inline torch::Tensor to_tensor(const torch::Tensor& value) { return value; }
+// As in_tensor().
 template <class T>
   requires std::is_arithmetic_v<T>
 torch::Tensor to_tensor(T value) {
-  return torch::scalar_tensor(value, c10::CppTypeToScalarType<T>::value);
+  return torch::scalar_tensor(in_tensor(value), c10::CppTypeToScalarType<in_tensor_t<T>>::value);
 }
 
 // The components of one nest on all replicas, in replica order.

@@ -153,6 +153,23 @@ auto select_nest(int replica, const T& value) {
   }
 }
 
+// each(part) for all that select_replica() takes the replica's component of: `value`, or the leaves
+// of a nest.
+template <class T, class Each>
+void for_distributed(const T& value, const Each& each) {
+  if constexpr (IsPerReplica<T>::value || IsMirrored<T>::value) {
+    each(value);
+  } else if constexpr (NestOf<T, IsPerReplica>::value || NestOf<T, IsMirrored>::value) {
+    if constexpr (nest::IsTuple<T>::value) {
+      std::apply([&](const auto&... field) { (for_distributed(field, each), ...); }, value);
+    } else if constexpr (nest::IsMap<T>::value) {
+      for (const auto& [key, one] : value) for_distributed(one, each);
+    } else {
+      for (const auto& one : value) for_distributed(one, each);
+    }
+  }
+}
+
 // Whether T is distributed, or a nest with something distributed in it.
 template <class T>
 struct HasDistributed : std::bool_constant<IsPerReplica<T>::value || IsMirrored<T>::value> {};

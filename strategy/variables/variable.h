@@ -32,6 +32,7 @@
 #include "strategy/base/torch.h"
 #include "strategy/values/distributed_values.h"
 #include "strategy/values/indexed_slices.h"
+#include "strategy/values/nest.h"
 
 namespace muster {
 
@@ -47,7 +48,7 @@ struct VariablePart {
   std::vector<std::int64_t> offset;
 };
 
-// A tensor, a number (floating ones become torch's default type, integers keep theirs), or a
+// A tensor, a number (as nest::in_tensor_t says; floating ones become torch's default type), or a
 // function that makes a tensor when it is asked; or in_parts(), which makes each part by itself.
 class InitialValue {
  public:
@@ -68,9 +69,12 @@ class InitialValue {
     requires std::is_arithmetic_v<T>
   InitialValue(T number)
       : make_([number] {
-          return torch::scalar_tensor(number, std::is_floating_point_v<T>
-                                                  ? torch::get_default_dtype_as_scalartype()
-                                                  : c10::CppTypeToScalarType<T>::value);
+          if constexpr (std::is_floating_point_v<T>) {
+            return torch::scalar_tensor(static_cast<double>(number),
+                                        torch::get_default_dtype_as_scalartype());
+          } else {
+            return nest::to_tensor(number);
+          }
         }) {}
   template <class F>
     requires std::is_invocable_r_v<torch::Tensor, F&>
@@ -123,8 +127,7 @@ class VariableValue {
   // NOLINTBEGIN(google-explicit-constructor): v.assign(5), v.assign(tensor), v.assign(other).
   template <class T>
     requires std::is_arithmetic_v<T>
-  VariableValue(T number)
-      : number_(true), tensor_(torch::scalar_tensor(number, c10::CppTypeToScalarType<T>::value)) {}
+  VariableValue(T number) : number_(true), tensor_(nest::to_tensor(number)) {}
   VariableValue(torch::Tensor tensor) : tensor_(std::move(tensor)) {}
   VariableValue(const Variable& variable);
   VariableValue(const Mirrored<torch::Tensor>& mirrored) : mirrored_(mirrored.values()) {}
@@ -278,7 +281,7 @@ inline torch::Tensor operand(torch::Tensor tensor) { return tensor; }
 template <class T>
   requires std::is_arithmetic_v<T>
 at::Scalar operand(T number) {
-  return number;
+  return nest::in_tensor(number);
 }
 // What the operators below take: at least one variable, and besides it tensors and numbers.
 template <class T>

@@ -158,6 +158,10 @@ void GiveFirstValue(VariableState& state, const VariableSpec& spec, device::Plac
   if (!value.defined()) {
     raise(InvalidArgument("the initial value of variable {} is undefined", spec.name));
   }
+  if (value.layout() != torch::kStrided) {
+    raise(InvalidArgument("the initial value of variable {} is sparse: give to_dense() of it",
+                          spec.name));
+  }
   state.Initialize(value);
 }
 

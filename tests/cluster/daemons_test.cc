@@ -107,7 +107,13 @@ TEST_CASE("a worker believes no cache that others may write into", "[cluster]") 
   REQUIRE(::symlink(open.c_str(), link.c_str()) == 0);
   result = start(link);
   CHECK(result.code == 1);
-  CHECK(result.err.find(link + " is no folder") != std::string::npos);
+  CHECK(result.err.find(link + " is a link") != std::string::npos);
+
+  // Why the folder above it cannot be made, not that it is missing.
+  result = start("/sys/muster/cache");
+  CHECK(result.code == 1);
+  CHECK(result.err.find("cache folder /sys/muster/cache: ") != std::string::npos);
+  CHECK(result.err.find("No such file or directory") == std::string::npos);
 }
 
 }  // namespace

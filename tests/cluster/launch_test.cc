@@ -319,6 +319,70 @@ TEST_CASE_METHOD(LaunchFixture,
   CHECK(cluster.Wait(id, seconds(60)) == 8);
 }
 
+// What worker:1 does wrong, what all others are told, and how it ends itself.
+struct Wrong {
+  std::string what;
+  std::vector<std::string> program;
+  std::string error;
+  std::string end;
+};
+
+TEST_CASE_METHOD(LaunchFixture,
+                 "a process that does wrong in step is named to all, its job fails, and nothing is "
+                 "left running",
+                 "[cluster][launch]") {
+  const std::string steps = MUSTER_TEST_PROGRAMS "/multi_worker";
+  const auto phase = [&](const std::string& within, const std::string& other) {
+    return std::vector<std::string>{steps + "_phases", folder.path(), within,
+                                    "reduce",          other,         "worker:1"};
+  };
+  const auto step = [&](const std::string& how) {
+    return std::vector<std::string>{steps, "1000000", how, "worker:1", "7"};
+  };
+  const std::vector<Wrong> wrongs{
+      {"never comes", phase("10000", "absent"), "error DEADLINE_EXCEEDED", "signal SIGKILL"},
+      {"ends well", phase("60000", "leave"), "error UNAVAILABLE", "exit code 0"},
+      {"other calls", phase("60000", "metric"), "error INVALID_ARGUMENT", "exit code 3"},
+      {"another shape", step("shape"), "error INVALID_ARGUMENT", "exit code 3"},
+      {"one call more", step("extra"), "error INVALID_ARGUMENT", "exit code 3"}};
+  for (const Wrong& wrong : wrongs) {
+    // Who is asked to end because another one has failed first says what it was told all the same.
+    std::vector<std::string> line{"submit",
+                                  "--strategy",
+                                  "multi_worker_mirrored",
+                                  "--workers",
+                                  "3",
+                                  "--env",
+                                  "OMP_NUM_THREADS=1",
+                                  "--env",
+                                  "WHERE=" + folder.path(),
+                                  "--",
+                                  "sh",
+                                  "-c",
+                                  R"(trap "" TERM; exec "$@")",
+                                  "sh"};
+    line.insert(line.end(), wrong.program.begin(), wrong.program.end());
+    const std::string id = IdIn(cluster.Muster(line));
+    CHECK(cluster.Wait(id, seconds(120)) == 1);
+    const v1::Job job = cluster.Describe(id);
+    CAPTURE(wrong.what, Story(job), cluster.up_log(), job.error().message());
+    REQUIRE(job.launch().tasks_size() == 3);
+    CHECK(job.launch().tasks(1).how() == wrong.end);
+    for (const int other : {0, 2}) {
+      const std::string output = cluster.Output(id, "worker:" + std::to_string(other));
+      CAPTURE(output);
+      CHECK(job.launch().tasks(other).how() == "exit code 3");
+      const std::size_t error = output.find(wrong.error);
+      REQUIRE(error != std::string::npos);
+      CHECK(output.find("worker:1", error) != std::string::npos);
+    }
+    CHECK(job.error().message().find("ended with exit code 3") != std::string::npos);
+    // What they wrote on stderr before it went wrong is not why.
+    CHECK(job.error().message().find("waits for the others") == std::string::npos);
+    CHECK(NothingIsLeft());
+  }
+}
+
 // --- What docs/launch.md and examples/launch say.
 
 // Runs a line of a shell in `folder`, where `muster` is this cluster's.

@@ -83,6 +83,21 @@ TEST_CASE_METHOD(Misuse,
   CHECK(IsUsable());
 }
 
+TEST_CASE_METHOD(Misuse, "a function that segfaults is given up after three executors",
+                 "[cluster][program]") {
+  const std::string id = IdIn(Submit({}, {"segfault"}));
+  CHECK(cluster.Wait(id, seconds(180)) == 0);
+  const v1::Job job = cluster.Describe(id);
+  const std::string output = cluster.Output(id);
+  CAPTURE(Story(job), output);
+  CHECK(Has(output, "segfault: INTERNAL"));
+  CHECK(Has(output, "has ended its executor 3 times"));
+  CHECK(Has(output, "by signal SIGSEGV: about to read address 0"));
+  CHECK(Has(output, "again 7"));
+  CHECK(CountEvents(job, "EXECUTOR_LOST") == 3);
+  CHECK(IsUsable());
+}
+
 TEST_CASE_METHOD(Misuse, "a function that is killed each time is given up after six executors",
                  "[cluster][program]") {
   const std::string id = IdIn(Submit({}, {"killed"}));

@@ -191,6 +191,7 @@ TEST_CASE_METHOD(ServersFixture,
   CHECK(Eventually(seconds(60), [&] { return CountOf(cluster.Output(id), "all there") >= 3; }));
   folder.Write("enough", "");
   CHECK(cluster.Wait(id, seconds(60)) == 0);
+  CHECK(cluster.Output(id).find("of worker:0 worker:1 ps:0 ps:1\n") != std::string::npos);
   CHECK(Eventually(seconds(5), [&] { return !holds_memory(); }));
 }
 

@@ -1,5 +1,6 @@
 // Workers that train in step, each in a network of its own, over TCP: one of them has its cable
-// pulled. Skipped, with the reason, where this machine has no such networks.
+// pulled, or two do not reach each other. Skipped, with the reason, where this machine has no such
+// networks.
 #include <array>
 #include <chrono>
 #include <memory>
@@ -58,6 +59,7 @@ class Workers {
     });
   }
   void Cut(int worker) const { networks_.Cut(worker); }
+  void KeepApart(const std::vector<int>& workers) const { networks_.KeepApart(workers); }
   // Its last line, when it has ended; empty: it has not, within `limit`.
   std::string EndOf(int worker, seconds limit) const {
     if (!workers_[static_cast<std::size_t>(worker)]->Wait(limit).ok()) return "";
@@ -96,6 +98,37 @@ TEST_CASE("a worker that is cut off in the midst of anything ends with an error,
     CHECK(error.find("error UNAVAILABLE") == 0);
     // Who is cut off sees all others go.
     CHECK(error.find(i == victim ? "was lost" : TaskOf(victim) + " was lost") != std::string::npos);
+  }
+}
+
+struct Pair {
+  std::string phase;
+  int a;
+  int b;
+};
+
+TEST_CASE("two workers that do not reach each other but the third one are an error of all three",
+          "[cluster][cut][MWM-15]") {
+  if (const std::string why = Networks::WhyNot(); !why.empty()) {
+    WARN("skipped: " << why);
+    return;
+  }
+  const Pair pair = GENERATE(Pair{"reduce", 0, 1}, Pair{"started", 1, 2}, Pair{"broadcast", 0, 2},
+                             Pair{"input", 1, 2}, Pair{"checkpoint", 0, 1});
+  Workers workers(pair.phase);
+  REQUIRE(workers.Begun());
+  const auto cut = std::chrono::steady_clock::now();
+
+  workers.KeepApart({pair.a, pair.b});
+
+  for (int i = 0; i < kWorkers; ++i) {
+    const std::string error = workers.EndOf(i, seconds(100));
+    CAPTURE(pair.phase, pair.a, pair.b, i, error);
+    CHECK(std::chrono::steady_clock::now() - cut < kNoticed);
+    CHECK(error.find("error UNAVAILABLE") == 0);
+    // Whichever of both says first that it has lost the other one.
+    CHECK((error.find(TaskOf(pair.a) + " was lost") != std::string::npos ||
+           error.find(TaskOf(pair.b) + " was lost") != std::string::npos));
   }
 }
 

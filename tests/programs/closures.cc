@@ -342,7 +342,12 @@ int main(int argc, char** argv) {
   }
   if (mode == "flood") return JoinOne(driver, kFlood, argument(2, 1));
   if (mode == "fail") return static_cast<int>(argument(2, 3));
-  if (mode == "throw") throw std::runtime_error("thrown by main");
+  if (mode == "throw") {
+    const auto dots = static_cast<std::size_t>(argument(2, 0));
+    const std::string what = "thrown by main" + std::string(dots, '.');
+    runtime.Report(what);
+    throw std::runtime_error(what);
+  }
   if (mode == "fork") return Forked(static_cast<int>(argument(2, 3)));
   if (mode == "throw-closure") return JoinOne(driver, kThrow);
   if (mode == "segfault") return JoinOne(driver, kSegfault);

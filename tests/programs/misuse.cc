@@ -2,6 +2,7 @@
 // of that, and then "again 7": other closures run as before.
 //
 //   unavailable FILE   a function throws UNAVAILABLE, uncaught; a byte in FILE for each time
+//   segfault           a function that ends by SIGSEGV each time
 //   results            a result of 100 MB, one over the limit, and arguments over it
 //   killed             a function that is killed -9 each time, as by a machine without memory
 //   endless            a function that never ends, under a deadline
@@ -44,6 +45,11 @@ void unavailable(const std::string& file) {
 }
 torch::Tensor ones(std::int64_t bytes) { return torch::ones({bytes}, torch::kUInt8); }
 std::int64_t size_of(const torch::Tensor& bytes) { return bytes.numel(); }
+void segfaults() {
+  std::fprintf(stderr, "about to read address 0\n");
+  (void)std::signal(SIGSEGV, SIG_DFL);  // a sanitizer's handler would end it in another way
+  (void)std::raise(SIGSEGV);
+}
 void is_killed() {
   (void)::kill(::getpid(), SIGKILL);
   for (;;) ::pause();
@@ -77,6 +83,7 @@ MUSTER_FUNCTION(same);
 MUSTER_FUNCTION(unavailable);
 MUSTER_FUNCTION(ones);
 MUSTER_FUNCTION(size_of);
+MUSTER_FUNCTION(segfaults);
 MUSTER_FUNCTION(is_killed);
 MUSTER_FUNCTION(loops);
 MUSTER_FUNCTION(own_pid);
@@ -209,6 +216,9 @@ int main(int argc, char** argv) {
     coordinator.join();
   } else if (what == "results") {
     results(coordinator);
+  } else if (what == "segfault") {
+    coordinator.schedule<segfaults>();
+    caught("segfault", [&] { coordinator.join(); });
   } else if (what == "killed") {
     coordinator.schedule<is_killed>();
     caught("killed", [&] { coordinator.join(); });

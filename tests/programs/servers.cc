@@ -39,7 +39,8 @@
 //   hold FILE        holds 64 MB on servers and as much on each worker until the file is there;
 //                    prints "holds"
 //   watch FILE       reads a variable and looks who is there until FILE is; prints "away T..." or
-//                    "all there" at each change, and "unread" when a read fails
+//                    "all there" at each change, and "unread" when a read fails; at the end "of "
+//                    and the tasks that it has seen
 //   evaluated DIR N  saves a checkpoint after each of N closures that add 1 to a variable; the
 //                    evaluator reports the square of what each has
 //   lost FILE        closures until a server is lost; writes FILE when it has begun, prints "lost
@@ -335,9 +336,8 @@ int watch(const muster::ClusterCoordinator& coordinator, const std::string& file
   while (!std::ifstream(file).good()) {
     std::string away;
     for (const muster::TaskHealth& state : coordinator.task_states()) {
-      if (state.error && state.error->code() == muster::ErrorCode::kUnavailable) {
-        away += " " + state.task;
-      }
+      if (!state.error || state.error->code() != muster::ErrorCode::kUnavailable) continue;
+      if (state.error->message().find(state.task) != std::string::npos) away += " " + state.task;
     }
     const std::string now = away.empty() ? "all there" : "away" + away;
     if (now != last) std::printf("%s\n", now.c_str());
@@ -349,6 +349,11 @@ int watch(const muster::ClusterCoordinator& coordinator, const std::string& file
     }
     ::usleep(2'000);
   }
+  std::printf("of");
+  for (const muster::TaskHealth& state : coordinator.task_states()) {
+    std::printf(" %s", state.task.c_str());
+  }
+  std::printf("\n");
   return 0;
 }
 

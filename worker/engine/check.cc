@@ -210,8 +210,11 @@ Sight Look(const v1::DataSpec& spec, const CheckOptions& options, const std::str
   }
   sight.columns = *std::move(declared);
   if (options.data == CheckOptions::Data::kNone) return sight;
+  // Whether the examples fill a batch of the job's size is not this one's question.
+  v1::DataSpec all = spec;
+  all.set_drop_remainder(false);
   auto source = data::BatchSource::Open(
-      spec, {.cache_directory = cache, .seed = 0, .batch_size = kExamples, .shuffle = false});
+      all, {.cache_directory = cache, .seed = 0, .batch_size = kExamples, .shuffle = false});
   if (source.ok()) {
     sight.source = *std::move(source);
     sight.columns = sight.source->columns();

@@ -102,11 +102,17 @@ void AbsoluteFiles(const std::string& folder, google::protobuf::Message& message
 }  // namespace
 
 std::string NameFromFile(const std::string& file) {
-  std::string name = fs::path(file).stem().string().substr(0, job_limits::kLongestJobName);
-  for (char& c : name) {
-    if (std::isalnum(static_cast<unsigned char>(c)) == 0 && c != '.' && c != '_') c = '-';
+  const std::string stem = fs::path(file).stem().string();
+  std::string name;
+  for (const char c : stem) {
+    const auto byte = static_cast<unsigned char>(c);
+    if ((byte & 0xC0U) == 0x80U) continue;  // of a character that one '-' stands for
+    const bool kept = std::isalnum(byte) != 0 || c == '.' || c == '_';
+    if (name.empty() && (!kept || c == '.')) continue;  // no name begins so
+    name += kept ? c : '-';
   }
-  return name;
+  if (name.empty() && !stem.empty()) return "job";
+  return name.substr(0, job_limits::kLongestJobName);
 }
 
 std::string JobFile::Describe(const LocatedProblem& problem) const {

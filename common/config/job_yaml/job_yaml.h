@@ -38,7 +38,8 @@ struct JobFile {
 // of its first character, and the line within it stays in the text.
 std::string LocateScript(const JobFile& job, const std::string& message);
 
-// The name of a job that is given none: "build/my job.yaml" -> "my-job".
+// The name of a job that is given none: "build/my job.yaml" -> "my-job", "job" where nothing of the
+// file's name may stand in one.
 std::string NameFromFile(const std::string& file);
 
 // The text alone: walked by the schema, then validated (validate_job.h). `file` is for messages and

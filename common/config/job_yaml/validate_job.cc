@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cctype>
 #include <cmath>
+#include <limits>
 #include <optional>
 #include <set>
 #include <utility>
@@ -22,6 +23,9 @@ namespace {
 
 constexpr std::uint32_t kMostCheckpoints = 10'000;
 constexpr std::uint32_t kLongestCheckpointSeconds = 7 * 24 * 3600;
+
+// What holds the variables computes in float32: a larger number would be infinite there.
+constexpr double kLargestFloat = std::numeric_limits<float>::max();
 
 bool IsJobName(const std::string& name) {
   return !name.empty() && name.size() <= job_limits::kLongestJobName && name[0] != '-' &&
@@ -178,8 +182,8 @@ void JobCheck::CheckInitializer(const std::string& path, const v1::Initializer& 
   if (initializer.kind() == v1::INITIALIZER_KIND_ARCHIVE) {
     Report(path + ".kind", "archive is not for jobs: an archive brings its values by itself");
   }
-  if (!std::isfinite(initializer.scale())) {
-    Report(path + ".scale", "must be finite; given {}", initializer.scale());
+  if (!(std::fabs(initializer.scale()) <= kLargestFloat)) {
+    Report(path + ".scale", "must be a finite float32; given {}", initializer.scale());
   } else if (initializer.scale() < 0 && initializer.kind() != v1::INITIALIZER_KIND_CONSTANT) {
     Report(path + ".scale", "must not be below 0; given {}", initializer.scale());
   }
@@ -348,6 +352,8 @@ void JobCheck::Optimizer() {
   const double rate = optimizer.learning_rate();
   if (!std::isfinite(rate) || rate <= 0) {
     Report("optimizer.learning_rate", "required, above 0 and finite; given {}", rate);
+  } else if (rate > kLargestFloat || static_cast<float>(rate) == 0) {
+    Report("optimizer.learning_rate", "must be above 0 and finite as a float32; given {}", rate);
   }
   OptimizerOptions();
 }
@@ -365,7 +371,7 @@ void JobCheck::OptimizerOptions() {
     bool given;
     bool belongs;
     double value;
-    double below;  // 0 <= value < below
+    double below;  // 0 <= value < below; any: what a float32 holds
     const char* owners;
   };
   const double any = HUGE_VAL;
@@ -389,9 +395,11 @@ void JobCheck::OptimizerOptions() {
     if (kind != v1::OPTIMIZER_KIND_UNSPECIFIED && !option.belongs) {
       Report(path, "is an option of {}, not of this optimizer", option.owners);
     }
-    if (!(option.value >= 0) || !(option.value < option.below)) {
+    const bool fits = option.below == any ? option.value <= kLargestFloat  //
+                                          : option.value < option.below;
+    if (!(option.value >= 0) || !fits) {
       if (option.below == any) {
-        Report(path, "must be 0 or more, and finite; given {}", option.value);
+        Report(path, "must be 0 or more, and a finite float32; given {}", option.value);
       } else {
         Report(path, "must be at least 0 and below {}; given {}", option.below, option.value);
       }

@@ -15,6 +15,7 @@
 #include <yaml-cpp/yaml.h>
 
 #include "common/base/suggest.h"
+#include "common/base/utf8.h"
 #include "common/config/job_yaml/scalar.h"
 #include "common/config/yaml_documents.h"
 
@@ -37,7 +38,7 @@ std::string Join(const std::string& path, const std::string& key) {
 
 std::string Shorten(const std::string& text) {
   const std::size_t end = std::min(text.find('\n'), std::size_t{40});
-  return text.size() <= end ? text : text.substr(0, end) + "...";
+  return text.size() <= end ? text : Utf8Beginning(text, end) + "...";
 }
 
 // A plain scalar has the tag "?", a quoted one "!".

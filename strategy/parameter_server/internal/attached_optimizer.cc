@@ -1,7 +1,6 @@
 #include "strategy/parameter_server/internal/attached_optimizer.h"
 
 #include <algorithm>
-#include <cmath>
 #include <tuple>
 #include <typeinfo>
 
@@ -13,6 +12,7 @@
 #include "strategy/base/internal/raise.h"
 #include "strategy/base/internal/shape_text.h"
 #include "strategy/parameter_server/internal/closure_session.h"
+#include "strategy/train/internal/optimizer_state.h"
 #include "strategy/values/sparse.h"
 #include "strategy/variables/internal/ordinary.h"
 
@@ -62,11 +62,6 @@ v1::OptimizerSpec AdagradSpec(const optim::AdagradOptions& options) {
   spec.set_epsilon(options.eps());
   spec.set_initial_accumulator(options.initial_accumulator_value());
   return spec;
-}
-
-void RequireRate(double rate) {
-  if (rate >= 0 && std::isfinite(rate)) return;
-  raise(InvalidArgument("a learning rate of {}; it must be 0 or more", rate));
 }
 
 void RequireFloating(const Variable& variable, const RemoteComponent& remote) {
@@ -138,7 +133,7 @@ AttachedOptimizer::AttachedOptimizer(const torch::optim::OptimizerOptions& optio
     : spec_(OptimizerSpecOf(options)),
       learning_rate_(options.get_lr()),
       variables_(std::move(variables)) {
-  RequireRate(learning_rate_);
+  RequireLearningRate(learning_rate_);
   if (variables_.empty()) raise(InvalidArgument("ServerOptimizer: no variables"));
   for (const Variable& variable : variables_) {
     RemoteComponent& remote = remote_component(variable);
@@ -192,7 +187,7 @@ RemoteComponent& AttachedOptimizer::ComponentOf(const Variable& variable) const 
 
 void AttachedOptimizer::Apply(const std::vector<VariableGradient>& gradients,
                               double learning_rate) {
-  RequireRate(learning_rate);
+  RequireLearningRate(learning_rate);
   std::vector<std::pair<RemoteComponent*, ps::WriteSet>> updates;
   for (const VariableGradient& gradient : gradients) {
     RemoteComponent& remote = ComponentOf(gradient.variable);

@@ -95,6 +95,8 @@ int ReplicaHere() {
   return where->strategy->num_local_replicas() > 1 ? where->replica->local_replica_id() + 1 : 0;
 }
 
+// Made by the first call in a closure, and kept with it: at the closure's end it sends what was
+// written, unless nobody wants it any more.
 ClosureSession* ClosureSession::Current() {
   if (of_scope != nullptr) return of_scope;
   RunningClosure* const closure = running_closure();

@@ -274,6 +274,8 @@ std::uint32_t PsConnection::PlaceOf(std::uint32_t index) const {
              : static_cast<std::uint32_t>(found - access_.servers.begin());
 }
 
+// Its place is taken before the servers are asked, so that two that are made at once do not choose
+// the same server, and given back when they refuse.
 ps::VariableHandle PsConnection::Create(const std::string& name, DType dtype,
                                         const std::vector<std::int64_t>& sizes, std::int64_t shards,
                                         Place place, std::span<const std::byte> value) {

@@ -248,6 +248,8 @@ void RemoteComponent::Assign(const torch::Tensor& value, torch::ScalarType type)
   (void)Apply(WriteKind::kAssign, name(), {.values = value.to(type)});
 }
 
+// In a closure the write joins the others of its session and is sent with them (kImmediate: now);
+// outside it is sent by itself. False: there is no variable yet, nothing was written.
 bool RemoteComponent::Apply(WriteKind kind, const std::string& variable,
                             const WriteArgument& argument) {
   const Use use = Begin();

@@ -9,6 +9,7 @@
 #include "strategy/parameter_server/internal/closure_session.h"
 #include "strategy/reduce/cross_device_ops.h"
 #include "strategy/train/internal/gradients.h"
+#include "strategy/train/internal/optimizer_state.h"
 
 namespace muster::internal {
 
@@ -24,6 +25,7 @@ RemoteOptimizer::RemoteOptimizer(std::shared_ptr<ModuleState> module, const Make
   for (const torch::optim::OptimizerParamGroup& of_theirs : theirs->param_groups()) {
     // All are looked at before the first is attached.
     (void)OptimizerSpecOf(of_theirs.options());
+    RequireLearningRate(of_theirs.options().get_lr());
   }
   for (const torch::optim::OptimizerParamGroup& of_theirs : theirs->param_groups()) {
     Group group;

@@ -143,6 +143,8 @@ void join_nccl(collectives::Group& group, device::Place card, collectives::Timeo
   group.set_communicator(std::move(formed.communicator));
 }
 
+// Each member sums the same tensors by NCCL and the same ones through host memory, in this order:
+// which way a tensor goes is its type's to say, not the card's.
 std::vector<torch::Tensor> sum_between_cards(collectives::Group& group, device::Place card,
                                              const std::vector<torch::Tensor>& values,
                                              collectives::Timeout timeout) {

@@ -171,6 +171,8 @@ std::vector<GradientKind> EarlySums::Kinds(const std::vector<torch::Tensor>& gra
   return kinds;
 }
 
+// Gradients outside of buckets are summed here and now, then those in buckets are waited for: all
+// replicas make these calls in the same order.
 std::vector<torch::Tensor> EarlySums::Sums(ReplicaContext& replica,
                                            const std::vector<GradientKind>& kinds,
                                            const std::vector<torch::Tensor>& gradients) {

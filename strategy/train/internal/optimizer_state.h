@@ -34,6 +34,8 @@ class OptimizerState : public SavedState {
 
 // "torch::optim::SGD of module net": what it is called in errors.
 std::string NameOf(const torch::optim::Optimizer& theirs, const ModuleState& module);
+// INVALID_ARGUMENT: below 0, no number, or more than a float32 can say.
+void RequireLearningRate(double rate);
 // The places in the module's parameters of those that are to be trained.
 //   INVALID_ARGUMENT: there are none.
 std::vector<std::size_t> TrainedParameters(const ModuleState& module);

@@ -1,13 +1,43 @@
 #include "strategy/workers/internal/worker_cluster.h"
 
+#include <cstdint>
+#include <map>
+#include <string_view>
+
 #include <fmt/format.h>
 
+#include "common/base/host_port.h"
+#include "common/base/number_in.h"
 #include "common/cluster/roles.h"
 #include "common/cluster/worker_book.h"
 #include "common/process/wait_page.h"
 #include "strategy/base/internal/raise.h"
 
 namespace muster::internal {
+namespace {
+
+// Where nobody can listen the others would look for a worker for ever, and two that share an
+// address would be two elastic runs that know nothing of each other.
+Status CheckAddresses(const std::vector<collectives::GroupMember>& members) {
+  std::map<std::string_view, std::string_view> tasks;
+  for (const collectives::GroupMember& member : members) {
+    const auto parts = SplitHostPort(member.address);
+    if (!parts || NumberIn<std::uint16_t>(parts->port).value_or(0) == 0) {
+      return InvalidArgument(
+          "\"{}\", where {} is to be found, is no address: give host:port, with a port from 1 to "
+          "65535 that all workers are told",
+          member.address, member.task);
+    }
+    const auto [other, alone] = tasks.try_emplace(member.address, member.task);
+    if (!alone) {
+      return InvalidArgument("{} and {} have one address, {}: each needs its own", other->second,
+                             member.task, member.address);
+    }
+  }
+  return Ok();
+}
+
+}  // namespace
 
 WorkerCluster worker_cluster(ClusterResolver& resolver) {
   WorkerCluster mine;
@@ -42,6 +72,7 @@ WorkerCluster worker_cluster(ClusterResolver& resolver) {
     }
   }
   if (mine.most == 1) mine.members.clear();
+  raise_unless_ok(CheckAddresses(mine.members));
   return mine;
 }
 

@@ -32,7 +32,7 @@ struct WorkerCluster {
 };
 
 // INVALID_ARGUMENT: no task, one that the cluster does not have or that does not train, a cluster
-// without workers, or one that cannot be (two chiefs).
+// without workers, or one that cannot be (two chiefs, two workers at one address, one at none).
 WorkerCluster worker_cluster(ClusterResolver& resolver);
 
 // The same for a process of an elastic job, which the environment tells of; nothing: it is none.

@@ -119,6 +119,8 @@ bool CheckReplicas(collectives::Group& group, const WorkerCluster& cluster,
 
 }  // namespace
 
+// Returns when all workers have come, have as many replicas each, and know whether all have cards
+// for NCCL. Each hears of the same error where they do not agree.
 std::shared_ptr<collectives::Group> join_workers(const WorkerCluster& cluster,
                                                  const JoinOptions& options) {
   if (cluster.members.empty()) return nullptr;

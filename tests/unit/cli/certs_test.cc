@@ -118,6 +118,9 @@ TEST_CASE_METHOD(Fixture, "a certificate of no daemon, or for one task twice, is
   CHECK(refused({"chief:1"}, "--node chief:1: a cluster has one coordinator, chief:0"));
   CHECK(refused({"ps:0", "worker:1", "ps:0"}, "--node ps:0 is given twice"));
   CHECK(refused({"ps"}, "must be type:index"));
+  CHECK(refused({"ps:4294967296"}, "must be type:index"));
+  CHECK(refused({"worker:01"}, "--node worker:01: give it as worker:1"));
+  CHECK(refused({"evaluator:1"}, "--node evaluator:1: a cluster has one evaluator, evaluator:0"));
   CHECK_FALSE(std::filesystem::exists(dir + "/allowed"));
 }
 

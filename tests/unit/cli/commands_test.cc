@@ -8,7 +8,6 @@
 
 #include <google/protobuf/util/json_util.h>
 #include <nlohmann/json.hpp>
-#include <sys/stat.h>
 
 #include "cli/follow.h"
 #include "cli/format.h"
@@ -172,6 +171,7 @@ TEST_CASE_METHOD(Fixture, "stop passes its grace on", "[cli][unit]") {
   CHECK(Run({"stop", "j-1", "--grace", "0"}) == ExitCode::kDone);
   REQUIRE(api.stops.size() == 2);
   CHECK(api.stops[1].grace_ms() == 1);
+  CHECK(Said("job j-1 is cut off; `muster wait j-1` waits for it"));
   // 50 days would be 7 hours in 32 bits of milliseconds.
   CHECK(Run({"stop", "j-1", "--grace", "50d"}) == ExitCode::kUsage);
   CHECK(Said("--grace: at most 30d; given 50d"));
@@ -551,49 +551,6 @@ TEST_CASE_METHOD(Fixture, "status says what does not get onto the coordinator's 
   api.status->clear_disk();
   CHECK(Run({"status"}) == ExitCode::kDone);
   CHECK(out.str().find("disk") == std::string::npos);
-}
-
-TEST_CASE_METHOD(Fixture, "a backup is in its place whole, or what was there stays",
-                 "[cli][unit]") {
-  const muster::testing::TempFolder folder;
-  const std::string file = folder / "backup";
-  api.backup = {"one, ", "two"};
-  CHECK(Run({"backup", file}) == ExitCode::kDone);
-  CHECK(Said("wrote 8 B to " + file));
-  const auto text = [&] {
-    std::ifstream in(file);
-    return std::string(std::istreambuf_iterator<char>(in), {});
-  };
-  CHECK(text() == "one, two");
-
-  std::filesystem::create_symlink(file, folder / "link");
-  api.backup = {"anew"};
-  CHECK(Run({"backup", folder / "link"}) == ExitCode::kDone);
-  CHECK(text() == "anew");
-  std::filesystem::remove(folder / "link");
-  api.backup = {"one, ", "two"};
-  out.str("");
-  CHECK(Run({"backup", "-"}) == ExitCode::kDone);
-  CHECK(out.str() == "one, two");
-  CHECK(Said("wrote 8 B to standard output"));
-  CHECK(Run({"backup", file}) == ExitCode::kDone);
-
-  api.backup = {"half"};
-  api.backup_end = ResourceExhausted("backup: database or disk is full");
-  CHECK(Run({"backup", file}) == ExitCode::kRefused);
-  CHECK(Said("backup: database or disk is full"));
-  CHECK(text() == "one, two");
-
-  const std::string pipe = folder / "pipe";
-  REQUIRE(::mkfifo(pipe.c_str(), 0600) == 0);
-  CHECK(Run({"backup", pipe}) == ExitCode::kUsage);
-  CHECK(Said("write " + pipe + ": a device, a pipe or a socket is there"));
-  CHECK(std::filesystem::is_fifo(pipe));
-  CHECK(Run({"backup", folder.path()}) == ExitCode::kUsage);
-  CHECK(Said("write " + folder.path() + ": a folder is there"));
-  std::filesystem::remove(pipe);
-  CHECK(std::distance(std::filesystem::directory_iterator(folder.path()),
-                      std::filesystem::directory_iterator()) == 1);
 }
 
 }  // namespace

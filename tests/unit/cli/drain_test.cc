@@ -99,6 +99,14 @@ TEST_CASE_METHOD(Fixture, "what is no task is a mistake on the command line", "[
   CHECK(Run({"drain", "worker:9"}) == ExitCode::kNotFound);
 }
 
+TEST_CASE_METHOD(Fixture, "drain finds worker:1 when it is asked for worker:01", "[cli][unit]") {
+  api.status = With(State("drained", 1, 0));
+  CHECK(Run({"drain", "worker:01", "--timeout", "5s"}) == ExitCode::kDone);
+  CHECK(err.str() == "worker:1 is drained; it gets no work until `muster undrain worker:1`\n");
+  CHECK(Run({"undrain", "worker:01"}) == ExitCode::kDone);
+  CHECK(Said("worker:1 is let in again"));
+}
+
 TEST_CASE_METHOD(Fixture, "undrain says what becomes of the task", "[cli][unit]") {
   *api.undrain->mutable_task() = State("up");
   CHECK(Run({"undrain", "worker:1"}) == ExitCode::kDone);

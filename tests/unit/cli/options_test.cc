@@ -133,6 +133,24 @@ TEST_CASE("bench hands everything on", "[cli][unit]") {
   const Options bench = Parse({"bench", "ps", "--size", "1MiB"});
   CHECK(bench.command == "bench");
   CHECK(bench.rest == std::vector<std::string>{"ps", "--size", "1MiB"});
+  CHECK(Parse({"bench", "--help"}).rest == std::vector<std::string>{"--help"});
+  CHECK(Parse({"bench"}).rest.empty());
+}
+
+TEST_CASE("options of all commands may stand before bench", "[cli][unit]") {
+  for (const std::vector<std::string>& before : {std::vector<std::string>{"--color", "never"},
+                                                 {"--color=never"},
+                                                 {"--coordinator", "bench"}}) {
+    CAPTURE(before);
+    std::vector<std::string> line = before;
+    line.insert(line.end(), {"bench", "ps", "--size", "1MiB", "--color", "blue"});
+    const Options bench = Parse(line);
+    CHECK(bench.command == "bench");
+    CHECK(bench.rest == std::vector<std::string>{"ps", "--size", "1MiB", "--color", "blue"});
+  }
+  CHECK(Parse({"--color", "never", "bench"}).colours == Colours::kNever);
+  CHECK(Refused({"--color", "blue", "bench", "ps"}).code == ExitCode::kUsage);
+  CHECK(Refused({"--color"}).code == ExitCode::kUsage);
 }
 
 TEST_CASE("a mistake is exit code 2 and says where help is", "[cli][unit]") {

@@ -204,7 +204,7 @@ TEST_CASE_METHOD(ProgramFixture, "flags of programs and of job files do not mix"
                 "--max-restarts belongs to --restart-policy on-failure"));
   CHECK(refuses({"submit", "-f", "job.yaml", "--ps", "2"}, "--ps belongs to a program"));
   CHECK(refuses({"submit", "--ps", "0", "--", words}, "--ps"));
-  CHECK(refuses({"submit", "--memory", "1MiB", "--", words}, "an executor needs 64 MiB at least"));
+  CHECK(refuses({"submit", "--memory", "1MiB", "--", words}, "--memory: an executor needs 64 MiB"));
   CHECK(refuses({"submit", "--memory", "much", "--", words}, "--memory: \"much\" is not a size"));
   CHECK(refuses({"submit", "--memory", "0", "--", words}, "--memory: must be above 0"));
   CHECK(refuses({"submit", "--closures-per-worker", "0", "--", words}, "closures-per-worker"));

@@ -3,6 +3,7 @@
 
 #include "cli/upload.h"
 #include "tests/support/catch.h"
+#include "tests/support/environment_variables.h"
 #include "tests/support/temp_folder.h"
 #include "tests/unit/cli/fake_job_api.h"
 #include "tests/unit/common/config/job_yaml/good_job.h"
@@ -203,6 +204,23 @@ TEST_CASE_METHOD(SubmitFixture, "a dry run without a cluster asks an executor he
   program_output = "crash";
   CHECK(Run({"submit", "-f", file, "--dry-run"}) == ExitCode::kBug);
   CHECK(Run({"submit", "-f", file}) == ExitCode::kUnreachable);
+}
+
+TEST_CASE_METHOD(SubmitFixture, "what a dry run gives an executor here is in the temporary folder",
+                 "[cli][unit]") {
+  connect = Unavailable("no cluster");
+  program_output = "{\"torchVersion\": \"1.13\"}";
+  {
+    const muster::testing::EnvironmentVariables own({{"TMPDIR", folder.path()}});
+    CHECK(Run({"submit", "-f", file, "--dry-run"}) == ExitCode::kDone);
+  }
+  REQUIRE(programs.size() == 1);
+  CHECK(programs[0][2].starts_with(folder / "muster-spec-"));
+
+  const muster::testing::EnvironmentVariables none({{"TMPDIR", folder / "none"}});
+  CHECK(Run({"submit", "-f", file, "--dry-run"}) == ExitCode::kUsage);
+  CHECK(Said("TMPDIR"));
+  CHECK(programs.size() == 1);
 }
 
 TEST_CASE_METHOD(SubmitFixture, "an archive is sent once, under its hash", "[cli][unit]") {

@@ -211,6 +211,19 @@ TEST_CASE_METHOD(CheckpointFolder, "a folder without what the journal lists is n
   CHECK(Find(root, {known})->step == 4);
 }
 
+TEST_CASE_METHOD(CheckpointFolder, "a job whose folder is another than before is told where it was",
+                 "[coordinator][unit]") {
+  const std::string root = folder / "new";
+  const std::string before = folder / "old";
+  const Status moved = Find(root, {before + "/step-000000000004"}).status();
+  CHECK(moved.code() == StatusCode::kNotFound);
+  CHECK(Message(moved).find("was the coordinator's checkpoint-dir changed?") != std::string::npos);
+  CHECK(Message(moved).find("or move " + before + " there") != std::string::npos);
+  // The same folder, as somebody else writes its name.
+  const Status missing = Find(root + "/", {root + "/step-000000000004"}).status();
+  CHECK(Message(missing).find("is it mounted?") != std::string::npos);
+}
+
 TEST_CASE_METHOD(CheckpointFolder, "a folder belongs to one job until that has ended",
                  "[coordinator][unit]") {
   const std::string root = folder.path();

@@ -371,7 +371,7 @@ TEST_CASE_METHOD(Draining, "tasks that cannot be taken out are named, with what 
   CHECK(Message(chief.status()).find("it is asked to end by SIGTERM") != std::string::npos);
 
   journal_full = true;
-  CHECK(TakeOut({"worker", 0}).status().code() == StatusCode::kUnavailable);
+  CHECK(TakeOut({"worker", 0}).status().code() == StatusCode::kResourceExhausted);
   CHECK(StateOf({"worker", 0}).state() == "up");
   CHECK(at({"worker", 0}).drain_reason.empty());
 }

@@ -193,6 +193,23 @@ TEST_CASE_METHOD(Leaving,
   CHECK(WithFigures().empty());
 }
 
+TEST_CASE_METHOD(Leaving, "a job whose evaluator an operator took out says how to let it in",
+                 "[coordinator][unit]") {
+  JoinEvaluator();
+  REQUIRE(Submit(Asking()).ok());
+  REQUIRE(Open().ok());
+  core->TakeOut(kEvaluator, "submitter ana", [](const auto&) {});
+  Settle();
+  AskToLeave();
+  Kill(kEvaluator);
+  TrainAndSave(1, 10);
+  Pass(Millis(6'000));
+
+  const auto told = EventOf("EVALUATOR_AWAITED");
+  REQUIRE(told);
+  CHECK(told->message().find("`muster undrain evaluator:0` lets it in") != std::string::npos);
+}
+
 TEST_CASE_METHOD(Evaluated, "an evaluator that connects again in an evaluation is asked again",
                  "[coordinator][unit]") {
   JoinEvaluator().slow_evaluations = true;

@@ -399,5 +399,29 @@ TEST_CASE("A cluster that drains asks programs to stop and waits for them",
   }
 }
 
+TEST_CASE("An executor that has printed nothing did not end by what the one before it printed",
+          "[coordinator][program]") {
+  Programs cluster;
+  cluster.JoinAll(0, 1);
+  cluster.Run();
+  FakeDaemon& worker = cluster.at({"worker", 0});
+  v1::DaemonMessage printed;
+  printed.mutable_log()->set_job_id(worker.plan.job_id());
+  printed.mutable_log()->add_lines()->set_text("about to exit 7");
+  worker.Say(printed);
+  v1::DaemonMessage message;
+  v1::ExecutorEvent& event = *message.mutable_executor();
+  event.set_job_id(worker.plan.job_id());
+  event.set_incarnation(worker.start.program().incarnation());
+  event.set_kind(v1::ExecutorEvent::KIND_EXITED);
+  event.set_how("signal SIGSEGV");
+
+  worker.Say(message);
+
+  REQUIRE(cluster.Verdicts().size() == 1);
+  CHECK(cluster.Verdicts()[0].last_lines().empty());
+  CHECK(cluster.EventOf("EXECUTOR_LOST", "words")->log_lines().empty());
+}
+
 }  // namespace
 }  // namespace muster::coordinator::testing

@@ -292,6 +292,32 @@ TEST_CASE("An executor that ends is judged and started again under a number of i
   CHECK(cluster.EventOf("EXECUTOR_LOST", "words")->log_lines(0) == "Segmentation fault");
 }
 
+// As of a model's: docs/events.md says how many ends of each sort it takes to give a closure up.
+TEST_CASE("The driver of an executor that stood still hears that others may have stopped it",
+          "[coordinator][program]") {
+  const auto [from_outside, cause] =
+      GENERATE(std::pair(true, v1::ExecutorVerdict::CAUSE_FROM_OUTSIDE),
+               std::pair(false, v1::ExecutorVerdict::CAUSE_STUCK));
+  Programs cluster;
+  cluster.JoinAll(0, 1);
+  cluster.Run();
+  FakeDaemon& worker = cluster.at({"worker", 0});
+  v1::DaemonMessage message;
+  v1::ExecutorEvent& event = *message.mutable_executor();
+  event.set_job_id(worker.plan.job_id());
+  event.set_incarnation(worker.start.program().incarnation());
+  event.set_kind(v1::ExecutorEvent::KIND_EXITED);
+  event.set_how("its worker's watchdog: closure 1 got nowhere");
+  event.set_stuck(true);
+  event.set_from_outside(from_outside);
+
+  worker.Say(message);
+
+  REQUIRE(cluster.Verdicts().size() == 1);
+  CHECK(cluster.Verdicts()[0].cause() == cause);
+  CHECK(cluster.EventOf("EXECUTOR_STUCK", "words"));
+}
+
 TEST_CASE("A worker that was asked to end may leave, and another takes its place",
           "[coordinator][program]") {
   Programs cluster;

@@ -46,6 +46,20 @@ TEST_CASE("A killed worker is noticed within a second, its closures run on anoth
   CHECK(cluster.JoinNow()->steps_done() == 4);
 }
 
+TEST_CASE("How a daemon ended is told in whole characters however long it is",
+          "[coordinator][unit]") {
+  Cluster cluster;
+  cluster.JoinAll(1, 2);
+  REQUIRE(cluster.Submit(Cluster::Spec()).ok());
+
+  cluster.core->OnDaemonExit({"worker", 0}, 1'002, std::string(199, 'x') + "\xC3\xA9");
+
+  cluster.Settle();
+  const auto event = cluster.EventOf("WORKER_LOST");
+  REQUIRE(event);
+  CHECK(event->fields().at("how") == std::string(199, 'x'));
+}
+
 TEST_CASE("A stopped worker is noticed within four seconds", "[coordinator][unit]") {
   Cluster cluster;
   cluster.JoinAll(1, 2);

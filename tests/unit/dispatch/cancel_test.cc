@@ -76,7 +76,7 @@ TEST_CASE("join waits no longer than the grace for a closure that does not hear 
 
   CHECK(impatient.told() ==
         "closure 1 goes on 1 ms after it was cancelled, since another one has failed: a function "
-        "that takes long asks ClosureContext::cancelled()");
+        "that takes long asks muster::cancellation()");
 }
 
 TEST_CASE("a closure behind a build that a server's trouble ends waits for the next build",

@@ -64,5 +64,49 @@ TEST_CASE("a million closures leave nothing behind in driver and executors", "[d
 #endif
 }
 
+TEST_CASE("262,144 queued closures of 64 bytes and a future each take less than 300 MiB",
+          "[dispatch][unit]") {
+  constexpr int kClosures = 262'144;
+  [[maybe_unused]] constexpr std::int64_t kMostGrowth = 300 * 1024;  // not under sanitizers
+  FunctionTable functions;
+  const std::uint32_t none = functions.Add("none", [](ClosureContext&) { return Ok(); });
+  const std::array<std::byte, 64> arguments{};
+  Driver driver(DriverOptions(functions));
+  std::vector<RemoteValue> futures;
+  futures.reserve(kClosures);
+  const std::int64_t before = OwnKilobytes();
+
+  for (int i = 0; i < kClosures; ++i) {
+    auto future = driver.Schedule(none, arguments, Soon());
+    REQUIRE(future.ok());
+    futures.push_back(*std::move(future));
+  }
+
+  const std::int64_t after = OwnKilobytes();
+  CAPTURE(before, after);
+  CHECK(driver.counts().queued == kClosures);
+#if !defined(__SANITIZE_THREAD__) && !defined(__SANITIZE_ADDRESS__)
+  CHECK(before > 0);
+  CHECK(after < before + kMostGrowth);
+#endif
+}
+
+TEST_CASE("arguments of closures that wait take 256 MiB, then schedule waits", "[dispatch][unit]") {
+  FunctionTable functions;
+  const std::uint32_t none = functions.Add("none", [](ClosureContext&) { return Ok(); });
+  const std::vector<std::byte> quarter(std::size_t{64} << 20);
+  RunningExecutor executor(functions, net::LinkKind::kUnix);
+  Driver driver(DriverOptions(functions));
+  for (int i = 0; i < 4; ++i) REQUIRE(driver.Schedule(none, quarter, Soon()).ok());
+  const std::span<const std::byte> one_more = std::span(quarter).first(1);
+
+  CHECK(driver.Schedule(none, one_more, TimePoint::min()).status().code() ==
+        StatusCode::kDeadlineExceeded);
+
+  REQUIRE(ConnectTo(driver, "worker:0", executor).ok());
+  CHECK(driver.Schedule(none, one_more, Soon()).ok());
+  CHECK(driver.Join(Soon()).ok());
+}
+
 }  // namespace
 }  // namespace muster::dispatch

@@ -57,7 +57,7 @@ TEST_CASE("a program that does not come to its first line says nothing", "[progr
 TEST_CASE("without a cluster a program says how to submit it", "[program][unit]") {
   std::vector<std::string> lines;
   auto child = process::Child::Start(
-      {.argv = {ClosuresProgram(), "sum", "5"},
+      {.argv = {ClosuresProgram(), "sum", "5", "the cat's hat", ""},
        .on_line = [&](auto, const std::string& line) { lines.push_back(line); }});
   REQUIRE(child.ok());
 
@@ -66,8 +66,8 @@ TEST_CASE("without a cluster a program says how to submit it", "[program][unit]"
   REQUIRE(exit.ok());
   CHECK(exit->ToString() == "exit code 2");
   REQUIRE(lines.size() == 2);
-  CHECK(lines[1] ==
-        "  muster submit --strategy parameter_server -- " + ClosuresProgram() + " sum 5");
+  CHECK(lines[1] == "  muster submit --strategy parameter_server -- " + ClosuresProgram() +
+                        R"( sum 5 'the cat'\''s hat' '')");
 }
 
 TEST_CASE("closures of a driver run in executors over either kind of link", "[program][unit]") {
@@ -165,6 +165,17 @@ TEST_CASE("how main ends is told before the process does", "[program][unit]") {
   const auto end = thrown.Last(&v1::FromProgram::has_end);
   REQUIRE(end.has_value());
   CHECK(end->end().status().message() == "an exception left main(): thrown by main");
+
+  RunningProgram& verbose = cluster.StartDriver({"throw", "3000000"});
+  CHECK(verbose.AwaitExit() == "signal SIGABRT");
+  const auto cut = verbose.Last(&v1::FromProgram::has_end);
+  REQUIRE(cut.has_value());
+  const std::string& said = cut->end().status().message();
+  CHECK(said.size() < 17'000);
+  CHECK(said.ends_with(". ... (3000014 bytes in all)"));
+  const auto report = verbose.Last(&v1::FromProgram::has_report);
+  REQUIRE(report.has_value());
+  CHECK(report->report().phase().size() == 1'024);
 }
 
 TEST_CASE("the end of a process that main has forked is not main's", "[program][unit]") {

@@ -149,6 +149,134 @@ TEST_CASE(
   CHECK(zero.Accept(wrong).code() == StatusCode::kAborted);
 }
 
+// Workers 0 and 1 of three have done step 1 together.
+struct TwoOfThree {
+  static Rendezvous Made(int self, std::uint64_t incarnation) {
+    return Rendezvous({.self = self, .workers = 3, .start_within = Millis(1'000)},
+                      Incarnation(incarnation), 7, 0);
+  }
+  TwoOfThree() {
+    for (Rendezvous* worker : {&zero, &one}) {
+      worker->Seek("a:0", now);
+      worker->OnSilence(2, Silence::kEnded, now);
+    }
+    now += Millis(1'000);
+    for (int look = 0; look < 3; ++look) Meet(zero, one, now);
+    const auto first = zero.Propose(now);
+    REQUIRE(first.ok());
+    REQUIRE(first->has_value());
+    for (Rendezvous* worker : {&zero, &one}) {
+      REQUIRE(worker->Accept(**first).ok());
+      worker->Formed(**first, true);
+      worker->Prepared(1);
+      worker->Committed(1);
+    }
+  }
+
+  Rendezvous zero = Made(0, 10);
+  Rendezvous one = Made(1, 11);
+  TimePoint now{std::chrono::hours(1)};
+};
+
+TEST_CASE("who stood still does not wait for one that may have gone on and has ended since",
+          "[collectives][elastic][unit]") {
+  TwoOfThree both;
+  Rendezvous& one = both.one;
+  TimePoint& now = both.now;
+  Rendezvous next = TwoOfThree::Made(0, 20);
+  next.Seek("b:0", now);
+  one.Slept();
+  one.Seek("b:1", now);
+  const bool replaced = GENERATE(false, true);
+  const Silence third = GENERATE(Silence::kEnded, Silence::kMute);
+  const auto look = [&] {
+    if (replaced) {
+      Meet(next, one, now);
+      next.OnSilence(2, third, now);
+    } else {
+      one.OnSilence(0, Silence::kEnded, now);
+    }
+    one.OnSilence(2, third, now);
+    return one.Propose(now);
+  };
+  for (int again = 0; again < 8; ++again) {
+    const auto waits = look();
+    REQUIRE(waits.ok());
+    CHECK_FALSE(waits->has_value());
+    now += Millis(600);
+  }
+  now += Millis(1'000);
+  const auto at_last = look();
+
+  if (third == Silence::kMute) {  // it may know
+    REQUIRE(at_last.ok());
+    CHECK_FALSE(at_last->has_value());
+    return;
+  }
+  CHECK(at_last.status().code() == StatusCode::kUnavailable);
+  CHECK(Message(at_last.status()).starts_with("worker 0 has ended, and may have gone on"));
+  if (replaced) CHECK(next.Propose(now).ok());
+  one.SetEnded();  // who starts workers has seen those come to the end
+  CHECK(one.Propose(now).status().code() == StatusCode::kFailedPrecondition);
+}
+
+TEST_CASE("who stands still after it has seen another one end goes on without it",
+          "[collectives][elastic][unit]") {
+  TwoOfThree both;
+  Rendezvous& one = both.one;
+  one.Seek("b:1", both.now);
+  for (const int other : {0, 2}) one.OnSilence(other, Silence::kEnded, both.now);
+  one.Slept();
+
+  const auto alone = one.Propose(both.now);
+
+  REQUIRE(alone.ok());
+  REQUIRE(alone->has_value());
+  CHECK((*alone)->members.size() == 1);
+  CHECK((*alone)->target == 1);
+}
+
+TEST_CASE("who has stood still does not go by a list of workers that may be old",
+          "[collectives][elastic][unit]") {
+  TwoOfThree both;
+  Rendezvous& one = both.one;
+  one.Seek("b:1", both.now);
+  for (const int other : {0, 2}) one.OnSilence(other, Silence::kVacant, both.now);
+  one.Slept();
+
+  const auto alone = one.Propose(both.now);
+
+  REQUIRE(alone.ok());
+  CHECK_FALSE(alone->has_value());
+}
+
+TEST_CASE("who stood still waits for one that computes in their group yet",
+          "[collectives][elastic][unit]") {
+  Rendezvous zero({.self = 0, .workers = 3}, Incarnation(10), 7, 0);
+  Rendezvous one({.self = 1, .workers = 3}, Incarnation(11), 7, 0);
+  TimePoint now{std::chrono::hours(1)};
+  WorkerReport runs = zero.report();
+  runs.phase = WorkerReport::Phase::kRunning;
+  runs.generation = Generation(1'024);
+  Formation group;
+  group.generation = runs.generation;
+  WorkerReport two = runs;
+  two.name = {.worker = 2, .incarnation = Incarnation(12)};
+  group.members = {runs, one.report(), two};
+  one.Formed(group, true);
+  one.Slept();
+  one.Seek("b:1", now);
+  for (int look = 0; look < 20; ++look) {
+    runs.signature = one.report().signature;
+    one.OnReport(runs, now);
+    one.OnSilence(2, Silence::kEnded, now);
+    const auto waits = one.Propose(now);
+    REQUIRE(waits.ok());
+    CHECK_FALSE(waits->has_value());
+    now += std::chrono::seconds(5);
+  }
+}
+
 TEST_CASE("a report that names workers whom this one's list does not have is another run's",
           "[collectives][elastic][unit]") {
   Rendezvous zero({.self = 0, .workers = 2}, Incarnation(10), 7, 0);

@@ -1,8 +1,10 @@
 #include "collectives/process/group_state.h"
 
+#include <array>
 #include <deque>
 #include <memory>
 #include <random>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -77,6 +79,11 @@ TEST_CASE("of many members that have not begun an operation some are named",
   CHECK(awaited.ends_with(", worker:20 and 9 more (which have not begun it)"));
 }
 
+// What befalls a group: one member is killed, stopped or leaves; it and another one do not reach
+// each other any more; its own call fails; it calls something else, or nothing any more.
+enum class Trouble { kKilled, kStopped, kLeaves, kCutOff, kFails, kCallsOther, kStaysAway };
+constexpr int kTroubles = 7;
+
 // Members of one group in virtual time. Each calls operation after operation, which ends when all
 // have begun it and word of that has come; news travel for a while, in order between two members.
 class Cluster {
@@ -89,32 +96,54 @@ class Cluster {
     wires_.resize(members_.size() * members_.size());
   }
 
-  // Something happens to one member; all others must know within the links' silence and two ways.
+  // Something happens to one member; all others must know within the links' silence and two ways,
+  // and so must itself where it can be told.
   void Run() {
     const TimePoint trouble_at = TimePoint{} + Millis(Pick(0, 2'000));
     const int victim = Pick(0, size() - 1);
-    const int what = Pick(0, 3);
+    const auto trouble = static_cast<Trouble>(Pick(0, kTroubles - 1));
+    const int other = (victim + Pick(1, size() - 1)) % size();
     while (now_ < trouble_at) Step();
     for (const auto& member : members_) REQUIRE(member->state.failure().ok());
-    if (what == 0) Kill(victim);
-    if (what == 1) Stop(victim);
-    if (what == 2) at(victim).state.Fail(InvalidArgument("worker:{} calls something else", victim));
-    if (what == 3) Leave(victim);
+    const bool gone =
+        trouble == Trouble::kKilled || trouble == Trouble::kStopped || trouble == Trouble::kLeaves;
+    if (trouble == Trouble::kKilled) Kill(victim);
+    if (trouble == Trouble::kStopped) Stop(victim);
+    if (trouble == Trouble::kLeaves) Leave(victim);
+    if (trouble == Trouble::kCutOff) CutOff(victim, other);
+    if (trouble == Trouble::kFails) {
+      at(victim).state.Fail(InvalidArgument("worker:{} has a broken record", victim));
+    }
+    if (trouble == Trouble::kCallsOther) at(victim).calls_other = true;
+    if (trouble == Trouble::kStaysAway) at(victim).stays_away = limited_ = true;
     const TimePoint limit = now_ + Millis(4'000) + 2 * kLongestWay + Millis(100);
-    while (now_ < limit && !AllTold(victim, what != 2)) Step();
-    INFO("what " << what);
-    REQUIRE(AllTold(victim, what != 2));
+    while (now_ < limit && !AllTold(victim, gone)) Step();
+    INFO("trouble " << static_cast<int>(trouble) << " of " << victim << ", other " << other);
+    REQUIRE(AllTold(victim, gone));
     for (int r = 0; r < size(); ++r) {
-      if (r == victim) continue;
-      INFO(ToString(at(r).state.failure()));
-      CHECK(Message(at(r).state.failure()).find(fmt::format("worker:{}", victim)) !=
-            std::string::npos);
+      if (r == victim && gone) continue;
+      const Status& told = at(r).state.failure();
+      INFO(r << ": " << ToString(told));
+      // Either of two that are cut off from each other is as good.
+      const bool by_other = trouble == Trouble::kCutOff &&
+                            Message(told).find(fmt::format("worker:{} was lost", other)) == 0;
+      CHECK(
+          (by_other || Message(told).find(fmt::format("worker:{}", victim)) != std::string::npos));
+      if (trouble == Trouble::kCallsOther) CHECK(told.code() == StatusCode::kInvalidArgument);
+      // Nobody else, though it is another one's bytes that are missing.
+      if (trouble == Trouble::kStaysAway) {
+        CHECK(told.code() == StatusCode::kDeadlineExceeded);
+        CHECK(Message(told).ends_with(
+            fmt::format(" for worker:{} (which has not begun it)", victim)));
+      }
     }
   }
 
  private:
   static constexpr Millis kLongestWay{150};
   static constexpr Millis kSilence{4'000};
+  // By then a member has heard of whoever has begun what it calls.
+  static constexpr Millis kCallWithin{1'000};
 
   struct Member {
     Member(int r, std::vector<std::string> tasks) : rank(r), state(r, std::move(tasks)) {}
@@ -122,6 +151,9 @@ class Cluster {
     GroupState state;
     Progress progress;
     TimePoint next_call;
+    TimePoint begun_at;
+    bool calls_other = false;
+    bool stays_away = false;
     bool alive = true;    // its process is there
     bool running = true;  // and not stopped
     bool left = false;
@@ -143,7 +175,13 @@ class Cluster {
     return true;
   }
 
+  bool Apart(const Member& a, const Member& b) const {
+    return (a.rank == cut_off_[0] && b.rank == cut_off_[1]) ||
+           (a.rank == cut_off_[1] && b.rank == cut_off_[0]);
+  }
+
   void Send(int from, int to, std::function<void()> hear) {
+    if (Apart(at(from), at(to))) return;
     auto& wire = wires_[static_cast<std::size_t>(from * size() + to)];
     TimePoint arrives = now_ + Millis(Pick(0, static_cast<int>(kLongestWay.count())));
     if (!wire.empty()) arrives = std::max(arrives, wire.back().arrives);
@@ -182,9 +220,11 @@ class Cluster {
   }
 
   void Work(Member& member) {
-    if (!member.state.failure().ok() || now_ < member.next_call) return;
+    if (!member.state.failure().ok() || now_ < member.next_call || member.stays_away) return;
     if (member.progress.begun == member.progress.done) {
       ++member.progress.begun;
+      member.progress.signature = member.calls_other ? 1 : 1'000 + member.progress.begun;
+      member.begun_at = now_;
       if (const Status status = member.state.Check(member.progress.begun); !status.ok()) {
         member.state.Fail(status);
         return;
@@ -192,7 +232,17 @@ class Cluster {
     }
     // Data come at once; the end of an operation needs everybody's.
     for (const auto& other : members_) {
-      if (other->progress.begun < member.progress.begun) return;
+      const bool same = other->progress.begun > member.progress.begun ||
+                        other->progress.signature == member.progress.signature;
+      if (other->progress.begun >= member.progress.begun && same && !Apart(member, *other)) {
+        continue;
+      }
+      if (!limited_ || now_ - member.begun_at < kCallWithin) return;
+      member.state.Fail(DeadlineExceeded(
+          "operation {}: {} waited {} ms for {}", member.progress.begun,
+          member.state.task(member.rank), kCallWithin.count(),
+          member.state.Awaited(member.progress.begun, {(member.rank + 1) % size()})));
+      return;
     }
     member.progress.done = member.progress.begun;
     member.next_call = now_ + Millis(Pick(0, 300));
@@ -212,6 +262,16 @@ class Cluster {
            [this, to, victim] { at(to).state.OnLost(victim, DeadlineExceeded("silent")); }});
     }
   }
+  // Each of both hears nothing of the other any more.
+  void CutOff(int victim, int other) {
+    cut_off_ = {victim, other};
+    for (const auto& [from, to] : {std::pair{victim, other}, {other, victim}}) {
+      wires_[static_cast<std::size_t>(from * size() + to)].push_back(
+          {now_ + kSilence, [this, lost = from, hears = to] {
+             at(hears).state.OnLost(lost, DeadlineExceeded("silent"));
+           }});
+    }
+  }
   void Leave(int victim) {
     at(victim).left = true;
     // In the midst of an operation or between two; then the next one fails.
@@ -224,6 +284,8 @@ class Cluster {
 
   std::mt19937_64 random_;
   TimePoint now_{};
+  std::array<int, 2> cut_off_{-1, -1};
+  bool limited_ = false;  // calls have kCallWithin
   std::vector<std::unique_ptr<Member>> members_;
   std::vector<std::deque<Word>> wires_;
 };

@@ -175,6 +175,7 @@ TEST_CASE("other shapes on one host of several are an error of every member",
     INFO("rank " << r << ": " << told);
     CHECK(told.find("INVALID_ARGUMENT: ") == 0);
     CHECK(told.find("Shape mismatch") != std::string::npos);
+    CHECK(told.find(fmt::format("worker:{}", odd)) != std::string::npos);
   }
 }
 

@@ -22,7 +22,8 @@ TEST_CASE("a folder that others may enter is not private", "[base][unit]") {
   const testing::TempFolder folder;
   CHECK(MakePrivateDirectory(MakeIn(folder, "open", 0755)).code() == StatusCode::kPermissionDenied);
   REQUIRE(::symlink(folder.path().c_str(), (folder / "link").c_str()) == 0);
-  CHECK_FALSE(MakePrivateDirectory(folder / "link").ok());
+  CHECK(Message(MakePrivateDirectory(folder / "link")) ==
+        folder / "link" + " is a link: give the path of the folder itself");
   CHECK(MakePrivateDirectory(folder / "new").ok());
   CHECK(MakePrivateDirectory(folder / "new").ok());
 }

@@ -18,6 +18,15 @@ TEST_CASE("bytes that are no UTF-8 are written out, all others stay", "[base][un
   CHECK(ToValidUtf8("cut \xE2\x82") == "cut \\xe2\\x82");
 }
 
+TEST_CASE("a text is cut between characters", "[base][unit]") {
+  CHECK(Utf8Beginning("caf\xC3\xA9s", 9) == "caf\xC3\xA9s");
+  CHECK(Utf8Beginning("caf\xC3\xA9s", 5) == "caf\xC3\xA9");
+  CHECK(Utf8Beginning("caf\xC3\xA9s", 4) == "caf");
+  CHECK(Utf8Beginning("\xF0\x9F\x98\x80", 3).empty());
+  CHECK(Utf8Beginning("a\xE9\xE9", 2) == "a\\xe9");
+  CHECK(Utf8Beginning("a", 0).empty());
+}
+
 TEST_CASE("the first bad byte is found", "[base][unit]") {
   CHECK(FirstBadUtf8("") == std::string_view::npos);
   CHECK(FirstBadUtf8("\xC3\xA9") == std::string_view::npos);

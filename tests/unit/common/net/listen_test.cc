@@ -1,10 +1,13 @@
 #include <atomic>
 #include <csignal>
+#include <span>
 #include <thread>
 
 #include <arpa/inet.h>
+#include <fcntl.h>
 #include <pthread.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
 #include "common/base/host_port.h"
 #include "common/net/listen_at.h"
@@ -111,6 +114,21 @@ TEST_CASE("an address of a name that does not answer leaves time for the next on
     return ToString(ConnectTcp("peer" + port, deadline).status());
   });
   if (said) CHECK(*said == ToString(Ok()));
+}
+
+TEST_CASE("a listener that other code has closed is an error, not waited for", "[net][unit]") {
+  Result<Listener> listener = ListenTcp("127.0.0.1:0");
+  REQUIRE(listener.ok());
+  // A number that nobody else is given meanwhile.
+  const int number = ::fcntl(listener->fd.get(), F_DUPFD_CLOEXEC, 900);
+  REQUIRE(number >= 900);
+  listener->fd.Reset(number);
+  REQUIRE(::close(number) == 0);
+
+  const Status status = Accept(std::span(&*listener, 1), -1, Millis(60'000)).status();
+  (void)listener->fd.Release();
+
+  CHECK(status.code() == StatusCode::kFailedPrecondition);
 }
 
 }  // namespace

@@ -243,7 +243,7 @@ TEST_CASE("the error says the worker, its incarnation and the retries", "[dispat
   bench.Failed(bench.Next(), Internal("broken"), Origin::kWorker);
 
   CHECK(bench.dispatcher.Raise()->ToString() ==
-        "INTERNAL: closure 1: broken (worker:3, incarnation 9, running, after 1 retries)");
+        "INTERNAL: closure 1: broken (worker:3, incarnation 9, running, after 1 retry)");
 }
 
 }  // namespace

@@ -338,6 +338,34 @@ TEST_CASE("five crashes of any closures without a success in between give the la
   CHECK(cluster.dispatcher.failed());
 }
 
+TEST_CASE("crashes before an error that was thrown count for no closure after it",
+          "[dispatch][unit]") {
+  Cluster cluster(1);
+  cluster.Schedule();
+  int crashes = 0;
+  while (!cluster.dispatcher.failed() && crashes < 10) {
+    REQUIRE(cluster.Pump().size() == 1);
+    (void)cluster.Crash(0);
+    cluster.Join(0);
+    ++crashes;
+  }
+  CHECK(crashes == 3);
+  REQUIRE(cluster.dispatcher.Raise().has_value());
+
+  for (int i = 0; i < 2; ++i) {
+    cluster.Schedule();
+    for (int crash = 1; crash <= 2; ++crash) {
+      REQUIRE(cluster.Pump().size() == 1);
+      CHECK_FALSE(cluster.Crash(0).given_up.has_value());
+      cluster.Join(0);
+    }
+    REQUIRE(cluster.Pump().size() == 1);
+    CHECK(cluster.Crash(0).given_up.has_value());
+    cluster.Join(0);
+    REQUIRE(cluster.dispatcher.Raise().has_value());
+  }
+}
+
 TEST_CASE("three closures without an end in a row give the last one up", "[dispatch][unit]") {
   Cluster cluster(3);
   for (int i = 0; i < 3; ++i) cluster.Schedule();

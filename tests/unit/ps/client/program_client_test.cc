@@ -110,6 +110,10 @@ TEST_CASE("a variable that cannot be made leaves nothing behind", "[ps_client][u
   spec.name = "w";
   refused(spec, StatusCode::kAlreadyExists);
   spec = other;
+  spec.name = "\xff";
+  refused(spec, StatusCode::kInvalidArgument);
+  CHECK(Message(driver->Find(spec.name).status()) == R"(variable \xff: its name is not UTF-8)");
+  spec = other;
   spec.servers = {0, 2};
   refused(spec, StatusCode::kInvalidArgument);
   spec = other;

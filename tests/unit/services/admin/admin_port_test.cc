@@ -43,6 +43,38 @@ TEST_CASE_METHOD(Port, "a daemon is healthy once its loop turns, and ready when 
   CHECK(Get(number, "/readyz").starts_with("HTTP/1.1 200 "));
 }
 
+TEST_CASE("a daemon whose loop has stopped turning is not healthy, and is again when it turns",
+          "[admin]") {
+  testing::Listener listener;
+  const int number = listener.port;
+  std::vector<net::Fd> listeners;
+  listeners.push_back(std::move(listener.fd));
+  AdminPort port({.task = "worker:1",
+                  .version = "1.2.3",
+                  .authorize = [](const HttpRequest&) { return Ok(); },
+                  .still = Millis(50)},
+                 std::move(listeners));
+  const auto limit = std::chrono::steady_clock::now() + std::chrono::seconds(30);
+  const auto health = [&](std::string_view wanted, const auto& before) {
+    std::string answer;
+    do {
+      before();
+      answer = Get(number, "/healthz");
+    } while (!answer.starts_with(wanted) && std::chrono::steady_clock::now() < limit);
+    return answer;
+  };
+
+  port.Turned();
+  const std::string still = health("HTTP/1.1 503 ", [] {});
+  CHECK(still.find("the strand that does the work has not turned for ") != std::string::npos);
+  // By the strand alone: that somebody says what it does, or that it serves, is no turn of it.
+  port.SetReady(true);
+  port.SetStatus("serves");
+  CHECK(Get(number, "/healthz").starts_with("HTTP/1.1 503 "));
+
+  CHECK(health("HTTP/1.1 200 ", [&] { port.Turned(); }).ends_with("ok\n"));
+}
+
 TEST_CASE_METHOD(Port, "metrics hold what the strand adds, and come without it when it is stuck",
                  "[admin][metrics]") {
   ThreadScheduler strand;

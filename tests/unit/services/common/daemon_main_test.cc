@@ -1,11 +1,13 @@
 // The real binary with bad input: exit code and message.
 #include <condition_variable>
+#include <filesystem>
 #include <fstream>
 #include <map>
 #include <mutex>
 #include <string>
 #include <vector>
 
+#include <fmt/core.h>
 #include <signal.h>
 #include <sys/stat.h>
 
@@ -229,6 +231,26 @@ TEST_CASE("a daemon tells systemd that it serves, lives, and how long its draini
 
   CHECK(systemd.NextLike("STOPPING=1") ==
         "STOPPING=1\nSTATUS=draining\nEXTEND_TIMEOUT_USEC=35000000");
+  CHECK(daemon.Wait().exit.ToString() == "exit code 0");
+}
+
+// What it logs would else go to whichever file or peer is opened first.
+TEST_CASE("a daemon that was started without streams logs into nothing that it opens",
+          "[services][unit]") {
+  const testing::TempFolder dir;
+  NotifySocket systemd;
+  Running daemon(Arguments(TokenFile(dir), "127.0.0.1:0"), {{"NOTIFY_SOCKET", systemd.path()}},
+                 {"/bin/sh", "-c", R"(exec "$@" <&- >&- 2>&-)", "sh"});
+
+  REQUIRE(systemd.NextLike("READY=1").size() > 0);
+
+  // A library has an eventfd at 0 before main(): nothing is read or written there.
+  for (const int stream : {1, 2}) {
+    CAPTURE(stream);
+    const auto open = fmt::format("/proc/{}/fd/{}", daemon.child->pid(), stream);
+    CHECK(std::filesystem::read_symlink(open) == "/dev/null");
+  }
+  REQUIRE(daemon.child->Signal(SIGTERM).ok());
   CHECK(daemon.Wait().exit.ToString() == "exit code 0");
 }
 

@@ -280,6 +280,25 @@ TEST_CASE("An uploaded file is fetched as it was sent", "[services][unit]") {
   CHECK(reader->Finish().ok());
 }
 
+TEST_CASE("A fetch that the disk cuts short does not end well", "[services][unit]") {
+  Fixture f;
+  // Reading a folder fails as a broken disk does.
+  std::filesystem::create_directories(f.dir / "state/files/" + kAbc);
+  const auto cluster = v1::ClusterService::NewStub(f.channel);
+  grpc::ClientContext context;
+  f.Prepare(context);
+  v1::FetchFileRequest request;
+  request.set_sha256(kAbc);
+
+  auto reader = cluster->FetchFile(&context, request);
+
+  v1::FileChunk chunk;
+  CHECK_FALSE(reader->Read(&chunk));
+  const grpc::Status ended = reader->Finish();
+  CHECK(ended.error_code() == grpc::StatusCode::UNKNOWN);
+  CHECK(ended.error_message().find("the disk of the coordinator failed") != std::string::npos);
+}
+
 TEST_CASE("An upload of several messages is named in the audit log, also one that was refused",
           "[services][audit][unit]") {
   Fixture f;
@@ -418,6 +437,19 @@ TEST_CASE("A command line of another version is told so, and of another major on
   CHECK(Message(refused).find("this program is version 2.0.0, the coordinator 0.4.0") !=
         std::string::npos);
   CHECK(warned.empty());
+}
+
+TEST_CASE("A coordinator that lacks a worker is not taken for one that is away",
+          "[services][unit]") {
+  Fixture f;
+  const cli::Cluster cluster{
+      .address = f.node->endpoint().ToString(), .token = "0123456789abcdef0123", .tls = nullptr};
+  v1::SubmitJobRequest dry;
+  *dry.mutable_spec() = SmallJob();
+  dry.set_dry_run(true);
+  const Status asked = cli::NewGrpcJobApi(cluster)->Submit(dry).status();
+  CHECK(asked.code() == StatusCode::kUnavailable);
+  CHECK(Message(asked).starts_with("no worker is registered, and a dry run is answered by one"));
 }
 
 TEST_CASE("A daemon of another minor version is taken and named, of another major one refused",

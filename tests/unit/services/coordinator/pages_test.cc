@@ -154,10 +154,16 @@ const ends = points => {
   assert(lines.length > 1 && lines.length < 20, lines.length + " lines");
   for (const line of lines) assert(line.y1 > 0 && line.y1 < 176, "a line at " + line.y1);
   assert(!drawing.parts.find(part => part.name === "path").d.includes("NaN"));
+  for (const text of drawing.parts.filter(part => part.name === "text")) {
+    const half = text["text-anchor"] === "middle" ? 3 * text.textContent.length : 0;
+    assert(text.x + half <= 340, text.textContent + " goes past the edge");
+  }
 };
 ends([[1, 0.7], [2, 0.1]]);
 ends([[1, -3], [2, 4e6]]);
 ends([[7, 0]]);
+ends([[500, 2.3], [2000, 0.01]]);
+ends([[0, 1], [800000, 2]]);
 // Sums in another order differ in their last digits.
 ends([[1, 0.001], [2, 0.0010000000000000002]]);
 ends([[1, 1e17], [2, 1e17 + 16]]);

@@ -53,6 +53,7 @@ struct HostFixture : AttachHandler {
       if (message.has_result()) owner_.answers[message.result().command_id()] = message.result();
       if (message.launched().kind() == v1::LaunchEvent::KIND_EXITED) {
         owner_.ended = message.launched().how();
+        owner_.why = message.launched().last_error();
       }
       owner_.changed.notify_all();
     }
@@ -66,8 +67,8 @@ struct HostFixture : AttachHandler {
   std::mutex mutex;
   std::condition_variable changed;
   std::map<std::uint64_t, v1::CommandResult> answers;
-  // How a launched process has ended.
-  std::string ended;
+  // How a launched process has ended, and what it said of that.
+  std::string ended, why;
   bool fetching = false;
   bool may_go_on = false;
   std::uint64_t next_command = 1;
@@ -231,6 +232,19 @@ TEST_CASE_METHOD(HostFixture, "A variable that a job sets to nothing is set and 
   ::unsetenv("EMPTY");
 
   CHECK(how == "exit code 7");
+}
+
+TEST_CASE_METHOD(HostFixture, "Why a process ended is no line of a log below an error",
+                 "[services][launch]") {
+  const std::string last = GENERATE("", "08:00:00.123 E the disk is full", "8:00 I am done");
+  CAPTURE(last);
+  const std::string how = EndOf("for line in '08:00:00.123 I it begins' 'it broke' '" + last +
+                                "' '08:00:00.124 I it waits for the others' '08:00:00.125 W it is "
+                                "slow' '08:00:00.126 D it has looked'; "
+                                "do echo \"$line\" >&2; done; exit 7");
+
+  CHECK(how == "exit code 7");
+  CHECK(why == (last.empty() ? "it broke" : last));
 }
 
 }  // namespace

@@ -182,6 +182,21 @@ TEST_CASE("a nest is fetched as it is, and a nest of remote values as the nest o
   coordinator.join();
 }
 
+TEST_CASE("the error of a nest is that of the first of its values that has one",
+          "[strategy][unit]") {
+  ClusterCoordinator coordinator(std::make_shared<ThreadWorkers>(1));
+  const auto failed = coordinator.schedule<fails>(static_cast<int>(ErrorCode::kOutOfRange));
+  CHECK(code_of([&] { coordinator.join(soon()); }) == ErrorCode::kOutOfRange);
+  const RemoteValue<int> none;
+  const auto code = [&](const auto& nest) {
+    return code_of([&] { (void)coordinator.fetch(nest); });
+  };
+  CHECK(code(std::tuple{failed, none}) == ErrorCode::kOutOfRange);
+  CHECK(code(std::tuple{none, failed}) == ErrorCode::kFailedPrecondition);
+  CHECK(code(std::pair{failed, none}) == ErrorCode::kOutOfRange);
+  CHECK(code(std::pair{none, failed}) == ErrorCode::kFailedPrecondition);
+}
+
 TEST_CASE("a remote value may be an argument, converted as in a call", "[strategy][unit]") {
   ClusterCoordinator coordinator(std::make_shared<ThreadWorkers>(2));
   RemoteValue<double> x = coordinator.schedule<square>(2);

@@ -120,15 +120,31 @@ TEST_CASE("a loop that fetches, or gives values on, gets an end and then the err
 
 TEST_CASE("of many that fail one error is raised and the others are cleared",
           "[strategy][unit][CCE-03]") {
+  running = 0;
+  gate = false;
   ClusterCoordinator coordinator(std::make_shared<ThreadWorkers>(4));
-  int raised = 0;
-  for (int i = 0; i < 50; ++i) {
-    raised += code_of([&] { coordinator.schedule<throws_error>(kOutOfRange); }) != ErrorCode::kOk;
-  }
-  const bool last = code_of([&] { coordinator.join(); }) == ErrorCode::kOutOfRange;
-  CHECK(raised + (last ? 1 : 0) >= 1);
+  for (int i = 0; i < 4; ++i) coordinator.schedule<behind_gate>();
+  eventually("all workers run one", [] { return running == 4; });
+  // None fails before all are scheduled.
+  std::vector<RemoteValue<int>> bad;
+  for (int i = 0; i < 50; ++i) bad.push_back(coordinator.schedule<throws_error>(kOutOfRange));
+  gate = true;
+
+  CHECK(code_of([&] { coordinator.join(); }) == ErrorCode::kOutOfRange);
   coordinator.join();
   CHECK(coordinator.done());
+
+  // Each has ended, by its own error or as one that was cancelled.
+  int own = 0;
+  for (const RemoteValue<int>& value : bad) {
+    REQUIRE(value.ready());
+    const ErrorCode code = code_of([&] { value.fetch(); });
+    own += code == ErrorCode::kOutOfRange;
+    CHECK((code == ErrorCode::kOutOfRange || code == ErrorCode::kCancelled));
+  }
+  CHECK(own >= 1);
+  CHECK(coordinator.schedule<one>().fetch() == 1);
+  coordinator.join();
 }
 
 TEST_CASE("when one fails, what runs is told and what waits is cancelled before join raises",

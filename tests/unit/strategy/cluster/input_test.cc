@@ -1,8 +1,10 @@
 // What becomes of per-worker data when executors end: each worker's own pass, and the one pass of
 // all workers under exactly_once.
 #include <algorithm>
+#include <atomic>
 #include <random>
 #include <set>
+#include <thread>
 
 #include <unistd.h>
 
@@ -33,6 +35,24 @@ Dataset<torch::Tensor> own_part(std::int64_t n) {
 Dataset<torch::Tensor> third_part(std::int64_t n) { return muster::dataset::range(n).shard(3, 1); }
 Dataset<torch::Tensor> no_file(std::int64_t) {
   muster::raise(muster::ErrorCode::kNotFound, "no such file");
+}
+// The running test's; closures run on threads of its process. The next element 1 waits until its
+// closure is cancelled.
+std::atomic<bool> waits{false};
+std::atomic<bool> waiting{false};
+Dataset<torch::Tensor> cancellable(std::int64_t n) {
+  return muster::dataset::range(n).map([](const torch::Tensor& x) {
+    if (x.item<std::int64_t>() == 1 && waits.exchange(false)) {
+      waiting = true;
+      (void)muster::dataset::wait_for(muster::cancellation(), std::chrono::hours(1));
+      muster::throw_if_cancelled();
+    }
+    return x;
+  });
+}
+void fails_when_it_waits() {
+  while (!waiting && !muster::cancellation().stop_requested()) std::this_thread::yield();
+  muster::raise(muster::ErrorCode::kOutOfRange, "on purpose");
 }
 std::int64_t next(WorkerIterator<torch::Tensor>& data) {
   return data.get_next().item<std::int64_t>();
@@ -73,6 +93,8 @@ MUSTER_FUNCTION(input_test::even);
 MUSTER_FUNCTION(input_test::own_part);
 MUSTER_FUNCTION(input_test::third_part);
 MUSTER_FUNCTION(input_test::no_file);
+MUSTER_FUNCTION(input_test::cancellable);
+MUSTER_FUNCTION(input_test::fails_when_it_waits);
 MUSTER_FUNCTION(input_test::next);
 MUSTER_FUNCTION(input_test::slow_next);
 MUSTER_FUNCTION(input_test::slow_batch);
@@ -178,6 +200,23 @@ TEST_CASE("what a cancelled closure would have used under exactly_once, the next
   }
   std::ranges::sort(used);
   CHECK(used == first_numbers(100));
+}
+
+TEST_CASE("the element in which a closure is cancelled is the next one's", "[strategy][unit]") {
+  const auto input = GENERATE(InputGuarantee::kPerWorker, InputGuarantee::kExactlyOnce);
+  ClusterCoordinator coordinator(std::make_shared<ThreadWorkers>(1, 2));
+  const auto data =
+      coordinator.create_per_worker_dataset<cancellable>(4).iterator({.input = input});
+  CHECK(coordinator.schedule<next>(data).fetch() == 0);
+  waiting = false;
+  waits = true;
+  const auto cancelled = coordinator.schedule<next>(data);
+  coordinator.schedule<fails_when_it_waits>();
+  CHECK(code_of([&] { coordinator.join(soon()); }) == ErrorCode::kOutOfRange);
+  CHECK(code_of([&] { (void)cancelled.fetch(); }) == ErrorCode::kCancelled);
+
+  for (std::int64_t i = 1; i < 4; ++i) CHECK(coordinator.schedule<next>(data).fetch() == i);
+  coordinator.join(soon());
 }
 
 TEST_CASE("a closure may have several elements under exactly_once, and uses all of them",

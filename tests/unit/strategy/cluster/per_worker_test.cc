@@ -354,7 +354,16 @@ TEST_CASE("a dataset function that fails on one worker fails the closures that u
   REQUIRE(at_fetch);
   CHECK(at_fetch->code() == ErrorCode::kNotFound);
   CHECK(at_fetch->details().task == "worker:1");
-  CHECK(code_of([&] { coordinator.join(); }) == ErrorCode::kNotFound);
+  std::optional<ClosureInputError> at_join;
+  try {
+    coordinator.join(soon());
+  } catch (const ClosureInputError& error) {
+    at_join = error;
+  }
+  REQUIRE(at_join);
+  CHECK(at_join->code() == ErrorCode::kNotFound);
+  CHECK(at_join->details().task == "worker:1");
+  coordinator.join();
 }
 
 TEST_CASE("a dataset function may not create variables", "[strategy][unit][CCO-10]") {

@@ -266,6 +266,7 @@ TEST_CASE("a program may begin while its worker is away, and goes on when it is 
     lost = error;
   }
   REQUIRE(lost);
+  CHECK(lost->code() == ErrorCode::kAborted);
   CHECK(lost->details().task == "worker:0");
   CHECK(lost->details().origin == ErrorOrigin::kWorker);
   CHECK(lost->text().find("worker:0") != std::string::npos);

@@ -1,9 +1,11 @@
 #include "strategy/core/context.h"
 
 #include <atomic>
+#include <map>
 #include <memory>
 #include <stdexcept>
 #include <thread>
+#include <tuple>
 #include <type_traits>
 
 #include "device/placing.h"
@@ -307,6 +309,32 @@ TEST_CASE("run() takes the arguments of its function one by one", "[spec][LIB-14
   MirroredStrategy strategy({"CPU:0", "CPU:1"});
   CHECK(strategy.run([](int a, int b) { return a * b; }, 3, PerReplica<int>({4, 5})).values() ==
         std::vector<int>{12, 15});
+}
+
+TEST_CASE("an argument has a component for each replica, in nests too", "[strategy][unit]") {
+  MirroredStrategy strategy({"CPU:0", "CPU:1"});
+  std::atomic<int> calls{0};
+  const auto refused = [&](const auto& argument) {
+    return throws(ErrorCode::kInvalidArgument, "a strategy of 2 replicas",
+                  [&] { strategy.run([&](const auto&) { ++calls; }, argument); });
+  };
+  const PerReplica<int> one({1});
+  const PerReplica<int> two({1, 2});
+  const PerReplica<int> three({1, 2, 3});
+  const Mirrored<int> copies({7, 7, 7});
+  CHECK(refused(three));
+  CHECK(refused(copies));
+  CHECK(refused(std::tuple{two, three}));
+  CHECK(refused(std::pair{two, one}));
+  CHECK(refused(std::vector{two, three}));
+  CHECK(refused(std::map<std::string, std::vector<PerReplica<int>>>{{"a", {two}}, {"b", {three}}}));
+  CHECK(refused(std::tuple{copies}));
+  CHECK(calls == 0);
+
+  const auto sums = strategy.run(
+      [](const std::tuple<int, int>& parts) { return std::get<0>(parts) + std::get<1>(parts); },
+      std::tuple{Mirrored<int>({10}), Mirrored<int>({1, 2})});
+  CHECK(sums.values() == std::vector<int>{11, 12});
 }
 
 // A strategy of a cluster, as far as its resolver goes.

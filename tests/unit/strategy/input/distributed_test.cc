@@ -73,6 +73,26 @@ TEST_CASE("at the end: out of range, and iterating again starts over", "[spec][I
   }
 }
 
+TEST_CASE("the position after a failed step is before all of its elements", "[strategy][unit]") {
+  MirroredStrategy strategy(cpus(2));
+  std::atomic<bool> fails{true};
+  const auto data = distribute_datasets_from_function(strategy, [&](const InputContext&) {
+    return dataset::range(6).map([&](const torch::Tensor& x) {
+      if (fails && x.item<int>() == 3) raise(ErrorCode::kUnavailable, "the disk is away");
+      return x;
+    });
+  });
+  auto iterator = data.iterator();
+  CHECK(step_of(iterator.get_next()) == Step{{0}, {1}});
+  // The first replica's element is there.
+  CHECK(code_of([&] { iterator.get_next(); }) == ErrorCode::kUnavailable);
+  const std::string position = iterator.save_position();
+
+  fails = false;
+  auto restored = data.iterator(position);
+  CHECK(rest_of(restored) == Steps{{{2}, {3}}, {{4}, {5}}});
+}
+
 TEST_CASE("an optional is empty at the end", "[spec][INP-05]") {
   MirroredStrategy strategy(cpus(2));
   auto iterator = experimental_distribute_dataset(strategy, dataset::range(2).batch(2)).iterator();

@@ -1,5 +1,6 @@
 // unbatch, padded_batch, enumerate, take_while, window, sample_from_datasets.
 #include <algorithm>
+#include <limits>
 
 #include "tests/support/catch.h"
 #include "tests/unit/strategy/input/input_support.h"
@@ -81,6 +82,10 @@ TEST_CASE("window gives lists of elements, by size, shift and stride", "[input][
   CHECK(lists(numbers_to_7.window({.size = 2, .shift = 3})) == Lists{{0, 1}, {3, 4}, {6}});
   CHECK(
       throws(kInvalid, "window(): size is 0", [] { (void)dataset::range(3).window({.size = 0}); }));
+  constexpr auto kMost = std::numeric_limits<std::int64_t>::max();
+  CHECK(lists(numbers_to_7.window({.size = kMost})).size() == 1);
+  CHECK(throws(kInvalid, "reaches over more elements",
+               [&] { (void)numbers_to_7.window({.size = kMost, .shift = 1, .stride = 2}); }));
   // Elements of several leaves, more than ten of them.
   const auto pairs =
       dataset::range(24).map([](const torch::Tensor& n) { return std::tuple{n, n * 10}; });
@@ -105,6 +110,14 @@ TEST_CASE("padded_batch fills up what is shorter", "[input][unit]") {
     next(dataset::range(2)
              .map([](const torch::Tensor& n) {
                return n.item<std::int64_t>() == 0 ? torch::zeros({2}) : torch::zeros({2, 2});
+             })
+             .padded_batch(2));
+  }));
+  CHECK(throws(kInvalid, "names and types must be equal", [&] {
+    next(dataset::range(2)
+             .map([](const torch::Tensor& n) {
+               return n.item<std::int64_t>() == 0 ? torch::ones({1}, torch::kLong)
+                                                  : torch::full({1}, 0.5);
              })
              .padded_batch(2));
   }));

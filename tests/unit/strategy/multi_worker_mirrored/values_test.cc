@@ -354,6 +354,26 @@ TEST_CASE("fewer files than workers is an error that names both numbers", "[stra
   }
 }
 
+TEST_CASE("a worker that sees fewer files than there are workers is named to the others",
+          "[strategy][unit]") {
+  const auto errors =
+      on_cluster<std::string>(2, 1, [](MultiWorkerMirroredStrategy& strategy) -> std::string {
+        const std::vector<std::string> files = strategy.is_chief()
+                                                   ? std::vector<std::string>{"a", "b"}
+                                                   : std::vector<std::string>{"a"};
+        const auto records = dataset::file_names(files).flat_map(
+            [](const std::string&) { return dataset::range(4); });
+        const auto error = error_of(
+            [&] { (void)steps_of(experimental_distribute_dataset(strategy, records.batch(2))); });
+        return error ? to_string(error->code()) + error->message() : "";
+      });
+  CAPTURE(errors[0], errors[1]);
+  CHECK(errors[1].find("INVALID_ARGUMENT") == 0);
+  CHECK(errors[1].find("1 file for 2 workers") != std::string::npos);
+  CHECK(errors[0].find("UNAVAILABLE") == 0);
+  CHECK(errors[0].find("worker:1 has left") != std::string::npos);
+}
+
 TEST_CASE("the chief writes checkpoints, the others take part, and all restore them",
           "[spec][CKP-08]") {
   const TempFolder folder;

@@ -257,6 +257,7 @@ TEST_CASE_METHOD(OptimizerFixture, "a gradient that does not fit changes no vari
   refused("variable other is none of this optimizer's 2 variables", {torch::ones({2}), other});
   refused("a learning rate of -1", {ones, v}, -1);
   refused("a learning rate of", {ones, v}, std::numeric_limits<double>::quiet_NaN());
+  refused("a learning rate of 1e+39", {ones, v}, 1e39);
   CHECK(w.value().sum().item<float>() == 0);
   CHECK(throws(ErrorCode::kFailedPrecondition, "without options",
                [&] { ServerOptimizer().apply_gradients({{ones, v}}); }));

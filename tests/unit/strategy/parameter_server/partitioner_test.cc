@@ -7,7 +7,7 @@ namespace muster {
 namespace {
 
 using internal::count_shards;
-using testing::says;
+using testing::throws;
 
 TEST_CASE("partitioners cut along the first axis, never into more parts than rows",
           "[strategy][unit][PRT-01][PRT-02][PRT-03][PRT-04]") {
@@ -28,11 +28,14 @@ TEST_CASE("partitioners cut along the first axis, never into more parts than row
 
 TEST_CASE("partitioners refuse sizes and counts below 1 by their names",
           "[strategy][unit][PRT-05]") {
-  CHECK(says("`num_shards` must be positive", [&] { (void)(fixed_shards_partitioner(0)); }));
-  CHECK(says("`min_shard_bytes`", [&] { (void)(min_size_partitioner(0)); }));
-  CHECK(says("`max_shards`", [&] { (void)(min_size_partitioner(1, -1)); }));
-  CHECK(says("`max_shard_bytes`", [&] { (void)(max_size_partitioner(0)); }));
-  CHECK(says("`max_shards`", [&] { (void)(max_size_partitioner(1, 0)); }));
+  const auto refuses = [](const std::string& argument, const std::function<void()>& body) {
+    return throws(ErrorCode::kInvalidArgument, argument, body);
+  };
+  CHECK(refuses("`num_shards` must be positive", [] { (void)fixed_shards_partitioner(0); }));
+  CHECK(refuses("`min_shard_bytes`", [] { (void)min_size_partitioner(0); }));
+  CHECK(refuses("`max_shards`", [] { (void)min_size_partitioner(1, -1); }));
+  CHECK(refuses("`max_shard_bytes`", [] { (void)max_size_partitioner(0); }));
+  CHECK(refuses("`max_shards`", [] { (void)max_size_partitioner(1, 0); }));
 }
 
 TEST_CASE("what a user's partitioner answers is checked", "[strategy][unit][PRT-06][PRT-08]") {
@@ -44,7 +47,8 @@ TEST_CASE("what a user's partitioner answers is checked", "[strategy][unit][PRT-
   CHECK(answers({9, 1}) == 4);
   for (const std::vector<std::int64_t>& wrong :
        {std::vector<std::int64_t>{}, {0, 1}, {2, 2}, {2}, {2, 1, 1}}) {
-    CHECK(says("variable_partitioner", [&] { (void)(answers(wrong)); }));
+    CHECK(
+        throws(ErrorCode::kInvalidArgument, "variable_partitioner", [&] { (void)answers(wrong); }));
   }
   bool called = false;
   const auto none = [&](const auto&, auto) {

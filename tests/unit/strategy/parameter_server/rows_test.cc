@@ -42,14 +42,22 @@ void assign_in_replicas() {
 // How many closures of each worker run now, and the most that did.
 std::array<std::atomic<int>, 2> running{};
 std::atomic<int> most_at_once{0};
+// Closures that worker 1 has ended. The first one of worker 0 lasts until there are some, and what
+// else worker 0 has by then is to wait for it.
+std::atomic<int> ended_there{0};
+std::atomic<bool> has_lasted{false};
 void runs_alone() {
-  std::atomic<int>& mine = running.at(static_cast<std::size_t>(muster::worker_index()));
+  const int worker = muster::worker_index();
+  std::atomic<int>& mine = running.at(static_cast<std::size_t>(worker));
   const int now = ++mine;
   int most = most_at_once;
   while (most < now && !most_at_once.compare_exchange_weak(most, now)) {
   }
-  std::this_thread::yield();
+  if (worker == 0 && !has_lasted.exchange(true)) {
+    while (ended_there < 20 && !muster::cancellation().stop_requested()) std::this_thread::yield();
+  }
   --mine;
+  if (worker == 1) ++ended_there;
 }
 void count_here(muster::WorkerVariable& seen) { seen.assign_add(1); }
 void misfits(muster::WorkerVariable& seen) { seen.assign(torch::zeros({2})); }
@@ -189,6 +197,8 @@ TEST_CASE("what replicas of a worker assign is aggregated into one value on the 
 
 TEST_CASE_METHOD(RowsFixture, "a worker runs one closure at a time", "[strategy][unit][PSS-13]") {
   most_at_once = 0;
+  ended_there = 0;
+  has_lasted = false;
   for (int i = 0; i < 200; ++i) coordinator.schedule<runs_alone>();
   coordinator.join();
   CHECK(most_at_once == 1);
@@ -221,6 +231,15 @@ TEST_CASE("numbers that are no keys of a lookup table's type have no value",
   CHECK(small.lookup(torch::tensor({257, 1})).equal(torch::tensor({-2.0F, 1.0F})));
   const LookupTable<std::uint64_t, float> large({{~std::uint64_t{0}, 1.0F}}, -2.0F);
   CHECK(large.lookup(torch::tensor({-1})).item<float>() == -2);
+}
+
+TEST_CASE("keys of a lookup table that are no integers are refused", "[strategy][unit]") {
+  const Table table({{0, 0}, {1, 1}}, -2);
+  CHECK(throws(ErrorCode::kInvalidArgument, "was given Float",
+               [&] { (void)table.lookup(torch::tensor({1.9F})); }));
+  CHECK(throws(ErrorCode::kInvalidArgument, "an undefined tensor",
+               [&] { (void)table.lookup(torch::Tensor()); }));
+  CHECK(table.lookup(torch::tensor({true, false})).equal(torch::tensor({1, 0}, torch::kLong)));
 }
 
 TEST_CASE_METHOD(RowsFixture, "a per-worker variable is each worker's own, and all are read",

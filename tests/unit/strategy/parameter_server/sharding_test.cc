@@ -10,7 +10,6 @@ namespace muster {
 namespace {
 
 using testing::device_of_server;
-using testing::says;
 using testing::Servers;
 using testing::throws;
 
@@ -119,7 +118,8 @@ TEST_CASE("slices and rows are those of one tensor", "[strategy][unit][SHV-17]")
   CHECK(v[-2].equal(all[6]));
   CHECK(testing::throws(ErrorCode::kOutOfRange, "row 100", [&] { (void)v[100]; }));
   CHECK(testing::throws(ErrorCode::kOutOfRange, "row -100", [&] { (void)v[-100]; }));
-  CHECK(says("step", [&] { (void)(v.slice(0, 1, 0)); }));
+  CHECK(throws(ErrorCode::kInvalidArgument, "the step must not be 0",
+               [&] { (void)v.slice(0, 1, 0); }));
 }
 
 TEST_CASE("rows are read one request for each shard, and never all",
@@ -143,7 +143,8 @@ TEST_CASE("rows are read one request for each shard, and never all",
             .equal(torch::tensor({{9.0F, 10.0F}, {1.0F, 2.0F}, {9.0F, 10.0F}})));
   CHECK(throws(ErrorCode::kInvalidArgument, "one dimension",
                [&] { (void)ShardedVariable(table).sparse_read(torch::tensor({{1}})); }));
-  CHECK(says("row 5", [&] { (void)(embedding_lookup(table, torch::tensor({5}))); }));
+  CHECK(throws(ErrorCode::kInvalidArgument, "row 5 is not in [0, 5)",
+               [&] { (void)embedding_lookup(table, torch::tensor({5})); }));
 
   const Variable large = Variable::create("large", torch::zeros({30'000, 16}));
   const auto before = servers.connection->client().bytes();

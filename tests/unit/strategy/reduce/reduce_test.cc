@@ -1,3 +1,5 @@
+#include <cstdint>
+#include <limits>
 #include <map>
 #include <string>
 #include <tuple>
@@ -67,6 +69,24 @@ TEST_CASE("sums and means over replicas", "[spec][RED-05][RED-06]") {
     CHECK(strategy.reduce(ReduceOp::kMean, pair, 0).item<float>() == 1.5f);
     CHECK(strategy.reduce(ReduceOp::kSum, pair, 0).item<float>() == 3.0f * static_cast<float>(n));
   }
+}
+
+// Tensors have fewer types.
+TEMPLATE_TEST_CASE("numbers of any C++ type are reduced", "[strategy][unit]", char, signed char,
+                   unsigned char, short, unsigned short, int, unsigned, long, unsigned long,
+                   long long, unsigned long long, float, double, long double) {
+  MirroredStrategy strategy(cpus(2, 0));
+  const PerReplica<TestType> value({TestType{3}, TestType{4}});
+  CHECK(strategy.reduce(ReduceOp::kSum, value).template item<double>() == 7);
+  CHECK(strategy.reduce(ReduceOp::kMean, value).template item<double>() == 3.5);
+}
+
+TEST_CASE("a number that no tensor can hold is refused", "[strategy][unit]") {
+  constexpr auto kMost = std::numeric_limits<std::int64_t>::max();
+  constexpr auto kMore = std::uint64_t{kMost} + 1;
+  CHECK(nest::to_tensor(std::uint64_t{kMost}).item<std::int64_t>() == kMost);
+  CHECK(throws(ErrorCode::kInvalidArgument, "9223372036854775808 is above the largest integer",
+               [] { (void)nest::to_tensor(kMore); }));
 }
 
 TEST_CASE("with an axis MEAN divides by the number of elements", "[spec][RED-07][RED-08][RED-09]") {

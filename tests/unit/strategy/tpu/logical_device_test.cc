@@ -110,6 +110,11 @@ TEST_CASE("a split that does not fit is refused: first its rank, then sizes, the
   CHECK(refused(strategy, "3 does not divide", {3, 3}, {4, 1}));
   CHECK(refused(strategy, "[2, 2] make 4 parts, but a replica has 2 cores", {4, 4}, {2, 2}));
   CHECK(refused(strategy, "make 1 parts", {4, 4}, {1, 1}));
+  // What was refused costs the next run nothing.
+  const auto halves = strategy.run([&] {
+    return strategy.experimental_split_to_logical_devices(torch::ones({4, 4}), {1, 2}).to_tensor();
+  });
+  CHECK(halves[0].equal(torch::ones({4, 4})));
 }
 
 TEST_CASE("an undefined tensor goes to no logical device", "[strategy][unit]") {

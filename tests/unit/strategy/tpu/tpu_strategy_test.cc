@@ -240,6 +240,19 @@ TEST_CASE("an all-reduce along the torus has the sum of a flat one on every core
   }
 }
 
+TEST_CASE("when the cores are down what lies on them stays, and nothing new is made there",
+          "[strategy][spec]") {
+  std::optional<Cores> cores;
+  cores.emplace("1x1x1x2");
+  TPUStrategy strategy;
+  const auto scope = strategy.scope();
+  const Variable v = Variable::create("v", 1.0);
+  cores.reset();
+  CHECK(v.assign_add(1).item<double>() == 2);
+  CHECK(throws(ErrorCode::kInvalidArgument, "no TPU cores are up",
+               [] { (void)Variable::create("w", 1.0); }));
+}
+
 TEST_CASE("an assignment for other cores than are up is refused, and so is no TPU at all",
           "[strategy][spec]") {
   const Topology two_hosts{{1, 1, 1, 2}, {{{0, 0, 0, 0}}, {{0, 0, 0, 1}}}};

@@ -1,4 +1,5 @@
 // Optimizers with parameter groups; modules from files.
+#include <cmath>
 #include <fstream>
 #include <sstream>
 
@@ -65,6 +66,20 @@ TEST_CASE("groups that do not fit the module are refused by name", "[strategy][u
   CHECK(refused("group 0 names \"third\"", {{{"third"}, SGDOptions(0.1)}}));
   CHECK(refused("parameter first.bias is in groups 0 and 1",
                 {{{"first"}, SGDOptions(0.1)}, {{"first.bias"}, SGDOptions(0.1)}}));
+}
+
+TEST_CASE("options of a group are refused as those of an optimizer are", "[strategy][unit]") {
+  MirroredStrategy strategy({"CPU:0", "CPU:1"});
+  const auto net = strategy.distribute(float64_net());
+  const auto refused = [&](const std::string& part, const SGDOptions& options) {
+    const std::vector<Group> groups{{{"first"}, SGDOptions(0.1)}, {{"second"}, options}};
+    return throws(ErrorCode::kInvalidArgument, part,
+                  [&] { (void)strategy.optimizer<SGD>(net, groups, SGDOptions(0.1)); });
+  };
+  CHECK(refused("group 1: Invalid learning rate: -1", SGDOptions(-1)));
+  CHECK(refused("group 1: Invalid learning rate: nan", SGDOptions(NAN)));
+  CHECK(refused("group 1: Invalid momentum", SGDOptions(0.1).momentum(-1)));
+  CHECK(refused("a learning rate of inf", SGDOptions(INFINITY)));
 }
 
 TEST_CASE("of many parameters some are named where a group has none of them", "[strategy][unit]") {

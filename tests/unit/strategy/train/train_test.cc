@@ -378,6 +378,22 @@ TEST_CASE("the learning rate changes for all replicas", "[strategy][unit]") {
   }
 }
 
+TEST_CASE("a learning rate that would spoil the weights is refused", "[strategy][unit]") {
+  MirroredStrategy strategy({"CPU:0", "CPU:1"});
+  const auto net = strategy.distribute(float64_net());
+  CHECK(throws(ErrorCode::kInvalidArgument, "a learning rate of inf",
+               [&] { (void)strategy.optimizer<torch::optim::Adam>(net, INFINITY); }));
+  const auto optimizer = strategy.optimizer<torch::optim::SGD>(net, 0.5);
+  for (const double rate : {-1.0, double{NAN}, double{INFINITY}, 1e39}) {
+    INFO(rate);
+    CHECK(throws(ErrorCode::kInvalidArgument, "a learning rate of",
+                 [&] { optimizer.set_learning_rate(rate); }));
+  }
+  CHECK(optimizer.learning_rate() == 0.5);
+  optimizer.set_learning_rate(0);
+  CHECK(optimizer.learning_rate() == 0);
+}
+
 TEST_CASE("an optimizer that asks for the gradient several times agrees with one process",
           "[strategy][unit]") {
   const Batch batch = float64_batch(0, kRows);

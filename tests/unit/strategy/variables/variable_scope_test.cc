@@ -235,6 +235,16 @@ TEST_CASE("synchronization NONE is refused under a strategy", "[spec][MIR-09]") 
   CHECK_NOTHROW(create());
 }
 
+TEST_CASE("an initial value that is no dense tensor is refused by the variable's name",
+          "[strategy][unit]") {
+  MirroredStrategy strategy(cpus(2));
+  const auto scope = strategy.scope();
+  CHECK(throws(ErrorCode::kInvalidArgument, "the initial value of variable v is sparse",
+               [] { Variable::create("v", torch::eye(2).to_sparse()); }));
+  CHECK(throws(ErrorCode::kInvalidArgument, "the initial value of variable v is undefined",
+               [] { Variable::create("v", torch::Tensor()); }));
+}
+
 TEST_CASE("modes that do not exist are refused by name", "[spec][MIR-10]") {
   MirroredStrategy strategy(cpus(2));
   const auto scope = strategy.scope();

@@ -43,6 +43,17 @@ TEST_CASE("a cross-replica write reaches every component, whatever the aggregati
   }
 }
 
+TEST_CASE("a variable is given numbers of any C++ type", "[strategy][unit]") {
+  MirroredStrategy strategy(cpus(2));
+  const auto scope = strategy.scope();
+  const Variable v = Variable::create("v", 5LL);
+  CHECK(v.dtype() == torch::kLong);
+  CHECK(number(v.assign(std::size_t{7})) == 7);
+  CHECK(number(v.assign_add(2ULL)) == 9);
+  CHECK(number(v + std::size_t{1}) == 10);
+  CHECK(Variable::create("w", 0.5L).dtype() == torch::kFloat);
+}
+
 TEST_CASE("a write in replicas reaches every component", "[spec][VAR-02][VAR-04]") {
   for (const int n : {1, 2, 3}) {
     MirroredStrategy strategy(cpus(n));

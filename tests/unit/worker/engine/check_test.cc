@@ -2,6 +2,7 @@
 
 #include "muster/v1/cluster.pb.h"
 #include "tests/support/catch.h"
+#include "tests/support/temp_folder.h"
 #include "tests/unit/worker/engine/fixture.h"
 
 namespace muster::engine {
@@ -97,6 +98,25 @@ TEST_CASE("data that cannot be read is a problem only when it was asked for", "[
   REQUIRE(report.problems_size() == 1);
   Has(report.problems(0), "data: ");
   Has(report.problems(0), "/nowhere/part-*.tsv");
+}
+
+// The look itself takes two, which is no batch of the job.
+TEST_CASE("one example is enough to look at where the rest of a batch is dropped",
+          "[engine][unit]") {
+  const testing::TempFolder folder;
+  v1::JobSpec spec = Clicks();
+  spec.mutable_data()->mutable_criteo()->set_files(
+      0, folder.Write("one.tsv", "1" + std::string(13, '\t') + std::string(26, '\t') + "\n"));
+  spec.mutable_data()->mutable_criteo()->set_hash_buckets(100);
+  spec.mutable_data()->set_drop_remainder(true);
+  spec.set_batch_size(1);
+  CheckOptions options;
+  options.data = CheckOptions::Data::kRequired;
+
+  const v1::CheckReport report = CheckJob(spec, options);
+
+  CAPTURE(report.DebugString());
+  CHECK(report.problems().empty());
 }
 
 TEST_CASE("evaluation data must have the columns that the model reads", "[engine][unit]") {

@@ -172,6 +172,38 @@ TEST_CASE("a field that was meant is not reported as missing, too", "[config][un
            "loss: exactly one of kind and function; given none");
 }
 
+TEST_CASE("of a long value the beginning is shown in whole characters", "[config][unit]") {
+  const std::string begin(39, 'x');
+  Contains(ProblemsOf(GoodJobBut("epochs: 5", "epochs: " + begin + "\xC3\xA9y")),
+           "'" + begin + "...'");
+}
+
+// Who holds the variables would refuse them, or compute with infinite ones.
+TEST_CASE("numbers that float32 does not hold are refused with the job", "[config][unit]") {
+  for (const char* const rate : {"1e39", "1e-60"}) {
+    CAPTURE(rate);
+    Contains(ProblemsOf(GoodJobBut("0.001", rate)),
+             "optimizer.learning_rate: must be above 0 and finite as a float32; given 1e");
+  }
+  Contains(ProblemsOf(GoodJobBut("0.001", "0.001, epsilon: 1e39")),
+           "optimizer.epsilon: must be 0 or more, and a finite float32; given 1e+39");
+  const auto scaled = [](const std::string& kind, const std::string& scale) {
+    return ProblemsOf(GoodJobBut(
+        "data:",
+        fmt::format("embeddings:\n  rows: {{feature: label, rows: 10, dim: 2, initializer: "
+                    "{{kind: {}, scale: {}}}}}\ndata:",
+                    kind, scale)));
+  };
+  for (const char* const kind : {"constant", "normal"}) {
+    CAPTURE(kind);
+    Contains(scaled(kind, "1e39"),
+             "embeddings.rows.initializer.scale: must be a finite float32; given 1e+39");
+    CHECK(scaled(kind, "3e38").empty());
+  }
+  Contains(scaled("constant", "-1e39"), "must be a finite float32; given -1e+39");
+  CHECK(scaled("constant", "-3e38").empty());
+}
+
 TEST_CASE("problems of meaning carry the place of the field", "[config][unit]") {
   CHECK(ProblemsOf(GoodJobBut("0.001", "-1")) ==
         "job.yaml:16:40: optimizer.learning_rate: required, above 0 and finite; given -1");
@@ -291,6 +323,10 @@ TEST_CASE("the list of problems ends somewhere", "[config][unit]") {
 TEST_CASE("a job without a name is called after its file", "[config][unit]") {
   CHECK(ParseJobYaml(GoodJobBut("name: digits\n", ""), "/x/my job.v2.yaml").spec.name() ==
         "my-job.v2");
+  CHECK(NameFromFile("build/\u00f6dd n\u00e4me") == "dd-n-me");
+  CHECK(NameFromFile("bin/-x.y") == "x");
+  CHECK(NameFromFile("\u6a21\u578b.yaml") == "job");
+  CHECK(NameFromFile(std::string(300, 'n')) == std::string(64, 'n'));
 }
 
 TEST_CASE("relative paths become absolute below the file's folder", "[config][unit]") {

@@ -206,7 +206,7 @@ TEST_CASE("an optimizer takes its own options, in their range", "[config][unit]"
   ExpectStart(After([](v1::JobSpec& s) { s.mutable_optimizer()->set_beta1(1); }),
               "optimizer.beta1: must be at least 0 and below 1; given 1");
   ExpectStart(After([](v1::JobSpec& s) { s.mutable_optimizer()->set_weight_decay(-0.1); }),
-              "optimizer.weight_decay: must be 0 or more, and finite; given -0.1");
+              "optimizer.weight_decay: must be 0 or more, and a finite float32; given -0.1");
   ExpectStart(After([](v1::JobSpec& s) { s.mutable_optimizer()->set_epsilon(std::nan("")); }),
               "optimizer.epsilon: must be 0 or more");
   CHECK(After([](v1::JobSpec& s) {
