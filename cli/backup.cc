@@ -17,12 +17,6 @@ struct Written {
   std::uint64_t bytes = 0;
 };
 
-// What this host's own files answer: that they refuse is no question of a token or a role.
-Status OfFiles(const Status& status) {
-  if (status.code() != StatusCode::kPermissionDenied) return status;
-  return FailedPrecondition("{}", Message(status));
-}
-
 // Beside it, then in its place.
 Result<Written> Receive(JobApi& api, const std::string& file, storage::FileSystem& files) {
   const std::string staged = storage::TemporaryName(file);

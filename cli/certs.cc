@@ -14,6 +14,7 @@
 #include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 
+#include "cli/exit_code.h"
 #include "cli/flags.h"
 #include "cli/format.h"
 #include "common/base/folder_lock.h"
@@ -50,8 +51,8 @@ std::string InFolder(const Context& context, const std::string& name) {
 }
 
 Status Store(const Context& context, const std::string& name, const tls::Issued& issued) {
-  MUSTER_TRY(ReplaceFile(InFolder(context, name + ".key"), issued.key, 0600));
-  return ReplaceFile(InFolder(context, name + ".pem"), issued.certificate, 0644);
+  MUSTER_TRY(OfFiles(ReplaceFile(InFolder(context, name + ".key"), issued.key, 0600)));
+  return OfFiles(ReplaceFile(InFolder(context, name + ".pem"), issued.certificate, 0644));
 }
 
 Result<tls::Issued> LoadAuthority(const Context& context) {
@@ -192,7 +193,7 @@ Result<std::vector<AllowedLine>> ReadList(const Context& context) {
 Status WriteList(const Context& context, const std::vector<AllowedLine>& lines) {
   std::string text;
   for (const AllowedLine& line : lines) text += line.text + "\n";
-  return ReplaceFile(ListOf(context), text, 0644);
+  return OfFiles(ReplaceFile(ListOf(context), text, 0644));
 }
 
 // A certificate before it leaves the folder: it is let in wherever the list is in use.
@@ -229,7 +230,7 @@ std::string FileNameOf(const tls::Holder& holder) {
 
 Status Init(const Context& context) {
   const Options::Certs& asked = context.options.certs;
-  MUSTER_TRY(MakePrivateDirectory(asked.folder));
+  MUSTER_TRY(OfFiles(MakePrivateDirectory(asked.folder)));
   MUSTER_TRY_ASSIGN([[maybe_unused]] const FolderLock lock, Lock(asked.folder));
   std::error_code unknown;
   if (fs::exists(InFolder(context, "ca.pem"), unknown) ||

@@ -71,7 +71,9 @@ Result<std::string> GivenFolder(const std::string& path, std::optional<std::uint
 Result<std::string> FindCheckpoint(const Context& context) {
   const Options& options = context.options;
   if (options.job.find('/') != std::string::npos) {
-    return GivenFolder(options.job, options.step);
+    Result<std::string> given = GivenFolder(options.job, options.step);
+    if (!given.ok()) return OfFiles(given.status());
+    return given;
   }
   std::error_code error;
   if (std::filesystem::exists(std::filesystem::path(options.job) / storage::kManifestName, error)) {

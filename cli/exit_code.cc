@@ -37,6 +37,11 @@ ExitCode CodeOf(const Status& status) {
   }
 }
 
+Status OfFiles(const Status& status) {
+  if (status.code() != StatusCode::kPermissionDenied) return status;
+  return FailedPrecondition("{}", Message(status));
+}
+
 ExitCode CodeOf(const v1::Job& job) {
   switch (job.state()) {
     case v1::JOB_STATE_FAILED:

@@ -29,6 +29,10 @@ enum class ExitCode : int {
 // For a call that failed.
 ExitCode CodeOf(const Status& status);
 
+// What files of this host answer, for a command that ends with it: that they refuse is no question
+// of a token or a role, so it is kFailedPrecondition.
+Status OfFiles(const Status& status);
+
 // For a job that has ended; kDone while it has not.
 ExitCode CodeOf(const v1::Job& job);
 

@@ -36,7 +36,12 @@ Status CheckRunnable(const std::string& path, bool scripts) {
   }
   if (fs::is_directory(status)) return InvalidArgument("{} is a folder, no program", path);
   if (!fs::is_regular_file(status)) return InvalidArgument("{} is no regular file", path);
-  MUSTER_TRY_ASSIGN(const process::Executable found, process::LookAtExecutable(path));
+  const Result<process::Executable> looked = process::LookAtExecutable(path);
+  if (looked.status().code() == StatusCode::kPermissionDenied) {
+    return InvalidArgument("{}: it is sent, so whoever submits it must be able to read it",
+                           Message(looked.status()));
+  }
+  MUSTER_TRY_ASSIGN(const process::Executable found, looked);
   using Kind = process::Executable::Kind;
   if (found.kind == Kind::kScript && !scripts) {
     return InvalidArgument(

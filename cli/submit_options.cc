@@ -294,7 +294,9 @@ void CheckSubmit(const CLI::App& submit, const Options& options) {
     }
   }
   if (program && !launch && options.restart_policy == Options::RestartPolicy::kExitCode) {
-    throw CLI::ValidationError("--restart-policy exit-code belongs to commands");
+    throw CLI::ValidationError(
+        "--restart-policy exit-code belongs to commands: --strategy none, or "
+        "multi_worker_mirrored");
   }
 }
 

@@ -17,12 +17,19 @@ namespace {
 
 namespace fs = std::filesystem;
 
+// Who names a file that they may not read has made a mistake: that is no question of a token.
+Status CannotOpen(int error, const std::string& path) {
+  const Status status = FromErrno(error, "open " + path);
+  if (status.code() != StatusCode::kPermissionDenied) return status;
+  return InvalidArgument("{}", Message(status));
+}
+
 // Reads a file piece by piece; an empty piece is its end.
 class PieceReader {
  public:
   static Result<PieceReader> Open(const std::string& path) {
     PieceReader reader(path);
-    if (!reader.stream_) return FromErrno(errno, "open " + path);
+    if (!reader.stream_) return CannotOpen(errno, path);
     return reader;
   }
 

@@ -121,6 +121,67 @@ Result<std::uint64_t> AddFiles(sqlite3* db, const std::string& folder) {
   return count;
 }
 
+// The SHA-256 of all rows but those of uploaded files, which have one each: pages have no sums, and
+// SQLite takes a byte that was flipped within a row for the row's own.
+Result<std::string> HashOfRows(sqlite3* db) {
+  std::vector<std::string> tables;
+  Statement names(db,
+                  "SELECT name FROM sqlite_master WHERE type='table' AND name NOT IN "
+                  "('backup_files', 'backup_sum') ORDER BY name");
+  while (true) {
+    MUSTER_TRY_ASSIGN(const bool more, names.Step());
+    if (!more) break;
+    tables.push_back(names.Text(0));
+  }
+  storage::Sha256 hash;
+  for (const std::string& table : tables) {
+    hash.Add(fmt::format("{}\n", table));
+    const std::string sql = fmt::format("SELECT * FROM \"{}\" ORDER BY rowid", table);
+    Statement rows(db, sql.c_str());
+    while (true) {
+      MUSTER_TRY_ASSIGN(const bool more, rows.Step());
+      if (!more) break;
+      for (int column = 0; column < rows.Columns(); ++column) {
+        const int type = rows.Type(column);
+        const std::string value = rows.Text(column);
+        hash.Add(fmt::format("{}:{}:", type, value.size()));
+        hash.Add(value);
+      }
+      hash.Add("\n");
+    }
+  }
+  return hash.Hex();
+}
+
+Status AddSum(sqlite3* db) {
+  MUSTER_TRY_ASSIGN(const std::string sum, HashOfRows(db));
+  MUSTER_TRY_ASSIGN(const Epoch epoch, EpochIn(db));
+  // An older version that restored a backup has left it.
+  MUSTER_TRY(Execute(db, "DROP TABLE IF EXISTS backup_sum"));
+  MUSTER_TRY(Execute(db, "CREATE TABLE backup_sum(sha256 TEXT NOT NULL, epoch INTEGER NOT NULL)"));
+  Statement row(db, "INSERT INTO backup_sum(sha256, epoch) VALUES(?, ?)");
+  row.Bind(1, sum);
+  row.Bind(2, epoch.value());
+  return row.Run();
+}
+
+// A backup of before there was one has none.
+Status CheckSum(sqlite3* db) {
+  MUSTER_TRY_ASSIGN(
+      const std::uint64_t tables,
+      NumberOf(db, "SELECT COUNT(*) FROM sqlite_master WHERE type='table' AND name='backup_sum'"));
+  if (tables == 0) return Ok();
+  Statement row(db, "SELECT sha256, epoch FROM backup_sum");
+  MUSTER_TRY_ASSIGN(const bool found, row.Step());
+  const std::string sum = found ? row.Text(0) : "";
+  MUSTER_TRY_ASSIGN(const Epoch epoch, EpochIn(db));
+  // An older version has restored that backup, and made this one, in which it has left the sum.
+  if (found && epoch.value() >= row.Number(1) + kEpochLeap) return Ok();
+  MUSTER_TRY_ASSIGN(const std::string is, HashOfRows(db));
+  if (is == sum) return Ok();
+  return DataLoss("the SHA-256 of its rows is {}, when it was written it was \"{}\"", is, sum);
+}
+
 Result<BackupContents> Copy(const std::string& state_directory, const std::string& file) {
   const std::string path = fmt::format("{}/{}", state_directory, kDatabaseName);
   MUSTER_TRY_ASSIGN(const Database from, Open(path, SQLITE_OPEN_READONLY));
@@ -140,6 +201,7 @@ Result<BackupContents> Copy(const std::string& state_directory, const std::strin
                     AddFiles(db, fmt::format("{}/{}", state_directory, kFilesName)));
   MUSTER_TRY_ASSIGN(contents.epoch, EpochIn(db));
   MUSTER_TRY_ASSIGN(contents.jobs, NumberOf(db, "SELECT COUNT(*) FROM jobs"));
+  MUSTER_TRY(AddSum(db));
   // Last, with everything else: it is whole.
   MUSTER_TRY(Execute(db, fmt::format("PRAGMA application_id={}", kApplication)));
   MUSTER_TRY(Execute(db, "COMMIT"));
@@ -183,6 +245,7 @@ Result<Database> OpenBackup(const std::string& file) {
     return DataLoss("{} was made by a newer version (schema {}, this one reads up to {})", file,
                     *schema, kSchemaVersion);
   }
+  if (const Status sum = CheckSum(db.get()); !sum.ok()) return NoBackup(file, sum);
   return db;
 }
 
@@ -250,6 +313,7 @@ Result<BackupContents> MakeDatabase(sqlite3* from, const std::string& path) {
   MUSTER_TRY(Execute(db, "PRAGMA synchronous=FULL"));
   MUSTER_TRY(Execute(db, "BEGIN IMMEDIATE"));
   MUSTER_TRY(Execute(db, "DROP TABLE backup_files"));
+  MUSTER_TRY(Execute(db, "DROP TABLE IF EXISTS backup_sum"));
   MUSTER_TRY(Execute(db, "PRAGMA application_id=0"));
   MUSTER_TRY(
       Execute(db, fmt::format("UPDATE meta SET value=value+{} WHERE key='epoch'", kEpochLeap)));

@@ -218,7 +218,8 @@ void Coordinator::OnMessage(SessionId session, v1::DaemonMessage message) {
       if (job.ok()) {
         const TaskId task =
             message.log().has_task() ? FromProto(message.log().task()) : member.task;
-        parts_.logs.Append((*job)->id(), task.ToString(), message.log().lines());
+        parts_.logs.Append((*job)->id(), task.ToString(), message.log().lines(),
+                           UnixMicros(parts_.scheduler.WallNow()));
       }
       return;
     }
@@ -460,7 +461,7 @@ void Coordinator::ReadLogs(const std::string& name, const LogStore::Query& query
 }
 
 muster::Status Coordinator::CheckTask(const Job& job, const std::string& task) const {
-  if (task == job.driver_task() || !parts_.logs.Last(job.id(), task).empty()) return Ok();
+  if (task == job.driver_task() || parts_.logs.Knows(job.id(), task)) return Ok();
   std::vector<std::string> known{job.driver_task()};
   const v1::Job described = job.Describe();
   std::vector<v1::Task> tasks;

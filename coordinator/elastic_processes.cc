@@ -203,7 +203,8 @@ void ElasticJob::OnStarted(LaunchNumber number, const Status& status) {
     story_.Tell(
         "JOB_RUNNING",
         fmt::format("{} begin; {} to {} train together", Counted(live, "process"), Least(), Most()),
-        nullptr, {{"processes", std::to_string(live)}});
+        nullptr,
+        {{"processes", std::to_string(live)}, {"restarts", std::to_string(job.restarts())}});
   }
   story_.Tell("PROCESS_STARTED", fmt::format("{} takes part", NameOf(NumberOf(*place))), &task,
               {{"worker", place->worker.ToString()},
@@ -453,18 +454,20 @@ void ElasticJob::LetOneGo() {
 }
 
 // Its worker is there and may have the process, or may never have heard of it: which tells at once
-// what it has (worker/launches.h). Who says nothing is back without it.
+// what it has (worker/launches.h), before its first heartbeat. Who has said nothing by then is back
+// without it.
 void ElasticJob::AwaitNews(const Place& place, SessionId session) {
   const auto look = [this, number = place.launch, session] {
     Place* const silent = Find(number);
     if (silent == nullptr || silent->heard) return;
     const Member* worker = world_.members.Find(silent->worker);
     if (worker == nullptr || worker->session != session) return;
+    if (worker->heartbeat.sequence() == 0) return AwaitNews(*silent, session);
     silent->session = session;
     Vacate(*silent, "its worker is back without it");
     GoOn();
   };
-  (void)world_.scheduler.RunAfter(kAdoptLimit, Guard(look));
+  (void)world_.scheduler.RunAfter(kSoonAgain, Guard(look));
 }
 
 // Whose worker has not come until now to the coordinator that goes on with what one before it

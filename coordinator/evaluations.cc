@@ -16,6 +16,15 @@ constexpr Millis kEvaluateAgain{1'000};
 constexpr Millis kTellAfter{5'000};
 constexpr int kMostFailures = 5;
 
+// How often it is tried where `code` is the last try's.
+int MostTries(StatusCode code) {
+  // The model is to blame: another try finds the same.
+  if (code == StatusCode::kInvalidArgument) return 1;
+  // So are data that were changed, and damaged bytes; these may have been damaged on their way.
+  if (code == StatusCode::kDataLoss) return 2;
+  return kMostFailures;
+}
+
 bool Waits(const v1::CheckpointInfo& info) {
   return !info.has_evaluation() && info.unevaluated().empty() && info.refused().empty();
 }
@@ -154,7 +163,7 @@ void Evaluations::OnFailure(v1::CheckpointInfo info, SessionId session, const St
     told_ = true;
     return Advance();
   }
-  const bool again = why.code() != StatusCode::kInvalidArgument && ++failures_ < kMostFailures;
+  const bool again = ++failures_ < MostTries(why.code());
   story_.Tell("EVALUATION_FAILED",
               fmt::format("the checkpoint of step {} could not be evaluated: {}; {}", info.step(),
                           Message(why), again ? "it is tried again" : "it is not tried again"),

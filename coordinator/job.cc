@@ -48,6 +48,13 @@ void Job::Admit() {
   Advance();
 }
 
+void Job::AwaitTurn() {
+  Advance();
+  if (!WantsSlot() || world_.scheduler.Now() < not_before_) return;
+  story_.SetState(WaitingState(), "WAITING_FOR_SLOT",
+                  "other jobs run; this one begins when one has ended");
+}
+
 bool Job::WantsSlot() const {
   return phase_ == Phase::kWaiting && !admitted_ && MissingTasks().empty();
 }
@@ -138,22 +145,23 @@ void Job::Resume(bool anew) {
 
 // --- Waiting.
 
+v1::JobState Job::WaitingState() const {
+  return record().plan().view() > 0 ? v1::JOB_STATE_RESTORING : v1::JOB_STATE_PENDING;
+}
+
 // The one place that moves a waiting job on. Called after everything that may have changed that.
+// Whether it has its turn is not known here: the coordinator tells right after (Admit(),
+// AwaitTurn()).
 void Job::Advance() {
   if (phase_ != Phase::kWaiting || world_.scheduler.Now() < not_before_) return;
-  const v1::JobState state =
-      record().plan().view() > 0 ? v1::JOB_STATE_RESTORING : v1::JOB_STATE_PENDING;
   const std::string missing = MissingTasks();
   if (!missing.empty()) {
     WatchTheWait();
-    return story_.SetState(state, "WAITING_FOR_TASKS", "waiting for " + missing);
+    return story_.SetState(WaitingState(), "WAITING_FOR_TASKS", "waiting for " + missing);
   }
   waiting_since_.reset();
   wait_told_ = false;
-  if (!admitted_) {
-    return story_.SetState(state, "WAITING_FOR_SLOT",
-                           "other jobs run; this one begins when one has ended");
-  }
+  if (!admitted_) return;
   if (!record().checked()) {
     BeginCheck();
   } else {

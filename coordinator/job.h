@@ -52,10 +52,10 @@ class Job {
   bool admitted() const { return admitted_; }
   // Nothing but a slot is missing for it to begin. Who waits for tasks needs none.
   bool WantsSlot() const;
-  // It may use the cluster now (not too many jobs run). Before: WAITING_FOR_SLOT.
+  // It may use the cluster now (not too many jobs run).
   void Admit();
-  // It may not, yet: its state says what it waits for.
-  void AwaitTurn() { Advance(); }
+  // It may not, yet: its state says what it waits for (WAITING_FOR_SLOT where no task is missing).
+  void AwaitTurn();
   // The coordinator has been restarted: an unfinished job goes on, or ends, as its kind does.
   void NoteRestart(const Predecessor& before);
   // The coordinator stood still for so long, and heard nobody.
@@ -202,6 +202,8 @@ class Job {
   Lifeline lifeline_;
 
  private:
+  // What a job is that waits.
+  v1::JobState WaitingState() const;
   void WatchTheWait();
   void BeginCheck();
   void OnChecked(const Result<CheckOutcome>& outcome);

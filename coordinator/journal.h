@@ -7,9 +7,11 @@
 // long as the disk does: behind a JournalWriter it blocks nobody else.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "common/base/ids.h"
@@ -38,7 +40,8 @@ class Journal {
   // All its rows.
   virtual Status DeleteJob(const std::string& job_id) = 0;
   virtual Status SaveJob(const v1::JobRecord& record) = 0;
-  // Keeps the newest kMaxEvents of each job.
+  // Keeps kMaxEvents of each job: of more the oldest that is routine goes, but for the newest
+  // kNewestEvents, then the oldest.
   virtual Status AddEvent(const std::string& job_id, const v1::Event& event) = 0;
   // Replaces the row of the same step.
   virtual Status SaveCheckpoint(const std::string& job_id, const v1::CheckpointInfo& info) = 0;
@@ -49,6 +52,10 @@ class Journal {
   virtual Status DeleteTakenOut(const v1::Task& task) = 0;
 
   static constexpr std::size_t kMaxEvents = 1'000;
+  static constexpr std::size_t kNewestEvents = 100;
+  // Reasons that are told again and again while all is well: of a fast job they would push out
+  // what was lost and what failed.
+  static constexpr std::array<std::string_view, 2> kRoutine{"CHECKPOINT_SAVED", "EVALUATED"};
 };
 
 // "NFS", "SMB" and so on, which `folder` is on; empty: a file system of this host.
@@ -56,7 +63,8 @@ std::string NetworkFileSystemOf(const std::string& folder);
 
 // <state_directory>/coordinator.db, made if missing (directory 0700). WAL, synchronous=FULL;
 // on a network file system a rollback journal in place of the WAL.
-//   kFailedPrecondition: another coordinator holds the directory (named by its pid).
+//   kFailedPrecondition: another coordinator holds the directory (named by its pid); of a later
+//   write: the database is in its place no more.
 //   kDataLoss: the database is damaged, or was written by a newer version.
 Result<std::unique_ptr<Journal>> OpenSqliteJournal(const std::string& state_directory);
 

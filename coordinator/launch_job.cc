@@ -31,6 +31,7 @@ void LaunchJob::Begin() {
                         .address = {},
                         .end = {},
                         .lost = {}});
+      world_.logs.NoteStart(id(), fmt::format("worker:{}", ranks_.size() - 1));
     }
   }
   stage_ = Stage::kPreparing;

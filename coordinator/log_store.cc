@@ -21,8 +21,18 @@ namespace {
 // Every so many lines the offset of one is remembered, so that a reader need not start at the top.
 constexpr std::uint64_t kIndexEvery = 256;
 
+// Beyond that the clock of a line's host is not ours, or the line was kept there for long.
+constexpr std::int64_t kMostApartUs = 60'000'000;
+
+// `a` - `b`, round the end where it must be: a damaged file may say anything.
+std::int64_t Apart(std::int64_t a, std::int64_t b) {
+  return static_cast<std::int64_t>(static_cast<std::uint64_t>(a) - static_cast<std::uint64_t>(b));
+}
+
 struct Parsed {
   std::int64_t time_us = 0;
+  // From then until it came, where that is beyond kMostApartUs, by our clock.
+  std::int64_t late_us = 0;
   std::string_view task;
   std::string_view text;
 };
@@ -37,7 +47,10 @@ Parsed Parse(std::string_view line) {
     parsed.text = line;
     return parsed;
   }
-  std::from_chars(line.data(), line.data() + first, parsed.time_us);
+  const char* const end = line.data() + first;
+  const char* late = std::from_chars(line.data(), end, parsed.time_us).ptr;
+  if (late != end && *late == '+') ++late;
+  std::from_chars(late, end, parsed.late_us);
   parsed.task = line.substr(first + 1, second - first - 1);
   parsed.text = line.substr(second + 1);
   return parsed;
@@ -232,20 +245,24 @@ std::string LogStore::Cut(const std::string& text) const {
 // A line is remembered first (Newest()), then written whole or not at all; what could not be
 // written is counted, and the next line that can says so.
 Status LogStore::Append(const std::string& job, const std::string& task,
-                        const google::protobuf::RepeatedPtrField<v1::LogLine>& lines) {
+                        const google::protobuf::RepeatedPtrField<v1::LogLine>& lines,
+                        std::int64_t came_us) {
   JobLog& log = Open(job);
   Status written = Ok();
   for (const v1::LogLine& line : lines) {
     std::string text = Cut(line.text());
     log.Remember(task, text);
+    const std::int64_t late_us = came_us == 0 ? 0 : Apart(came_us, line.time_us());
+    std::string time = std::to_string(line.time_us());
+    if (late_us > kMostApartUs || late_us < -kMostApartUs) time += fmt::format("{:+}", late_us);
     // A disk that refuses one refuses those after it, too.
-    if (written.ok()) written = Write(log, task, line.time_us(), std::move(text));
+    if (written.ok()) written = Write(log, task, time, std::move(text));
     if (!written.ok()) ++log.dropped;
   }
   return Annotate(written, "the log of " + job);
 }
 
-Status LogStore::Write(JobLog& log, const std::string& task, std::int64_t time_us,
+Status LogStore::Write(JobLog& log, const std::string& task, const std::string& time,
                        std::string text) {
   MUSTER_TRY(log.unread);
   MUSTER_TRY(OpenToWrite(log));
@@ -253,7 +270,7 @@ Status LogStore::Write(JobLog& log, const std::string& task, std::int64_t time_u
     text += fmt::format(" [{} before this one {} lost]", Counted(log.dropped, "line"),
                         Agreeing(log.dropped, "was", "were"));
   }
-  const std::string row = fmt::format("{}\t{}\t{}\n", time_us, task, text);
+  const std::string row = fmt::format("{}\t{}\t{}\n", time, task, text);
   const ssize_t written = write(log.fd, row.data(), row.size());
   if (written != static_cast<ssize_t>(row.size())) {
     const int error = written < 0 ? errno : ENOSPC;
@@ -297,7 +314,7 @@ Result<LogStore::Page> LogStore::Read(const std::string& job, const Query& query
       page.cursor = cursor;
       const Parsed parsed = Parse(line);
       if (!query.task.empty() && parsed.task != query.task) continue;
-      if (parsed.time_us < query.since_us) continue;
+      if (Apart(parsed.late_us, Apart(0, parsed.time_us)) < query.since_us) continue;
       v1::LogRecord& record = kept.emplace_back();
       record.set_cursor(cursor);
       record.set_task(std::string(parsed.task));

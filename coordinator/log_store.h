@@ -2,7 +2,8 @@
 //
 // A line's cursor is its number within the job, from 1; it never repeats and survives a restart, so
 // a reader goes on where it stopped. Files: <directory>/<job>/<first cursor>.log, one line each
-// ("time_us<TAB>task<TAB>text"); the oldest file of a job goes when it has too many. The newest one
+// ("time_us<TAB>task<TAB>text"; behind a time that another clock says, by how much later, "+N" or
+// "-N", the line came); the oldest file of a job goes when it has too many. The newest one
 // is gone on with until it is full, also after a restart. What there is and cannot be read now is
 // an error, never a log that begins anew or has a gap.
 //
@@ -45,6 +46,8 @@ class LogStore {
     std::uint64_t cursor = 0;
     // Only the last n of what matches; 0: all.
     std::uint32_t tail = 0;
+    // By the clock of this host: one whose clock is more than a minute off counts by when its lines
+    // came.
     std::int64_t since_us = 0;
     // At most so many in one reply (tail aside).
     std::size_t limit = 1'000;
@@ -63,9 +66,10 @@ class LogStore {
   // As it is stored when it is longer than `line_bytes`: cut, with a note. Any thread.
   std::string Cut(const std::string& text) const;
   // kResourceExhausted: the disk is full, or there are too many open files; the lines are lost,
-  // which a later line says.
+  // which a later line says. `came_us`: when they came, by this host's clock; 0: it is theirs, too.
   Status Append(const std::string& job, const std::string& task,
-                const google::protobuf::RepeatedPtrField<v1::LogLine>& lines);
+                const google::protobuf::RepeatedPtrField<v1::LogLine>& lines,
+                std::int64_t came_us = 0);
   // An unknown job has no lines. Errors are the disk's: asked again, it goes on from the same
   // cursor.
   Result<Page> Read(const std::string& job, const Query& query);
@@ -91,7 +95,7 @@ class LogStore {
   // The newest file is opened to go on in it.
   Result<bool> Reopen(JobLog& log);
   Status StartSegment(JobLog& log);
-  Status Write(JobLog& log, const std::string& task, std::int64_t time_us, std::string text);
+  Status Write(JobLog& log, const std::string& task, const std::string& time, std::string text);
 
   const Options options_;
   std::map<std::string, std::unique_ptr<JobLog>> jobs_;

@@ -17,7 +17,8 @@ Logs::Tails& Logs::NewestOf(const std::string& job) {
 }
 
 void Logs::Append(const std::string& job, const std::string& task,
-                  const google::protobuf::RepeatedPtrField<v1::LogLine>& lines) {
+                  const google::protobuf::RepeatedPtrField<v1::LogLine>& lines,
+                  std::int64_t came_us) {
   std::deque<std::string>& newest = NewestOf(job)[task];
   std::size_t bytes = 0;
   for (const v1::LogLine& line : lines) {
@@ -32,10 +33,10 @@ void Logs::Append(const std::string& job, const std::string& task,
   waiting_ += bytes;
   const auto lost = lost_.extract(job);
   offload_.Run(
-      [this, job, task, lines, lost = lost.empty() ? 0 : lost.mapped()] {
+      [this, job, task, lines, came_us, lost = lost.empty() ? 0 : lost.mapped()] {
         if (lost > 0) store_.NoteLost(job, lost);
         // Lines that the disk refuses are lost, which a later line says.
-        (void)store_.Append(job, task, lines);
+        (void)store_.Append(job, task, lines, came_us);
       },
       [this, bytes] { waiting_ -= bytes; });
 }
@@ -53,6 +54,11 @@ std::vector<std::string> Logs::Last(const std::string& job, const std::string& t
   const auto lines = tails->second.tasks.find(task);
   if (lines == tails->second.tasks.end()) return {};
   return {lines->second.begin(), lines->second.end()};
+}
+
+bool Logs::Knows(const std::string& job, const std::string& task) const {
+  const auto tails = newest_.find(job);
+  return tails != newest_.end() && tails->second.tasks.contains(task);
 }
 
 void Logs::Recall(const std::string& job) {

@@ -27,13 +27,19 @@ class Logs {
   Logs(const LogStore::Options& options, Offload& offload)
       : most_jobs_(options.open_jobs), store_(options), offload_(offload) {}
 
+  // `came_us`: see LogStore::Append().
   void Append(const std::string& job, const std::string& task,
-              const google::protobuf::RepeatedPtrField<v1::LogLine>& lines);
+              const google::protobuf::RepeatedPtrField<v1::LogLine>& lines,
+              std::int64_t came_us = 0);
   // What was appended before is in the page.
   void Read(const std::string& job, const LogStore::Query& query,
             std::function<void(Result<LogStore::Page>)> then);
   // The newest lines of a task, oldest first, as far as they were appended or recalled here.
   std::vector<std::string> Last(const std::string& job, const std::string& task) const;
+  // Another process of the task begins: Last() knows nothing of what was before it.
+  void NoteStart(const std::string& job, const std::string& task) { NewestOf(job)[task].clear(); }
+  // Whether it is a task that has said something, or has begun.
+  bool Knows(const std::string& job, const std::string& task) const;
   // Reads what an earlier coordinator kept of a job: Last() knows its lines, some moments later.
   void Recall(const std::string& job);
   // Its files are deleted.

@@ -30,6 +30,7 @@ void ModelJob::StartDriver() {
   start.set_job_name(record().job().name());
   start.set_epoch(world_.epoch.value());
   start.set_incarnation(driver_.number.value());
+  world_.logs.NoteStart(id(), driver_task());
   const Status status = world_.drivers.StartModel(start);
   if (!status.ok()) {
     return LoseDriver("DRIVER_LOST", "the job's driver cannot be started: " + Message(status),

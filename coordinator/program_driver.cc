@@ -93,6 +93,7 @@ void ProgramJob::RunDriver() {
   for (const Member* server : Servers()) {
     launch.cluster["ps"][server->task.index] = server->info.data().tcp_address();
   }
+  world_.logs.NoteStart(id(), driver_task());
   if (const Status status = world_.drivers.StartProgram(launch); !status.ok()) {
     return OnDriverExit(driver_.number, false, std::string(kNoStart) + ToString(status));
   }
@@ -254,6 +255,7 @@ void ProgramJob::OnDriverExit(Incarnation number, bool success, const std::strin
   if (phase_ != Phase::kBegun) return;
   // Written with what becomes of the job.
   story_.record().set_driver_begun(false);
+  ForgetMoment();
   const bool no_start = how.starts_with(kNoStart);
   const std::string what = no_start
                                ? "the program could not be started on the coordinator's host: " +

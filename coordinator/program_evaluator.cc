@@ -34,6 +34,7 @@ void ProgramJob::StartEvaluator() {
   start.set_epoch(world_.epoch.value());
   start.set_incarnation(evaluator_.number.value());
   *start.mutable_strategy() = story_.spec().strategy();
+  world_.logs.NoteStart(id(), FromProto(start.task()).ToString());
   if (const Status status = world_.drivers.StartProgram(launch); !status.ok()) {
     return OnEvaluatorExit(false, Message(status));
   }

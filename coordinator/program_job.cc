@@ -97,6 +97,7 @@ void ProgramJob::GoOnAfterRestart() {
   v1::Job& job = *story_.record().mutable_job();
   job.set_restarts(job.restarts() + 1);
   story_.record().set_driver_begun(false);
+  ForgetMoment();
   story_.SetState(v1::JOB_STATE_RESTORING, "COORDINATOR_RESTARTED", "waiting for its tasks");
   story_.Persist();
 }
@@ -223,13 +224,19 @@ void ProgramJob::GiveUpCut(const std::string& why) {
   if (world_.on_settled) world_.on_settled();
 }
 
-Story::Fields ProgramJob::CloseProgress() {
+void ProgramJob::ForgetMoment() {
   v1::Job& job = *story_.record().mutable_job();
-  if (job.has_program()) {
-    job.mutable_program()->clear_phase();
-    job.mutable_program()->set_closures_per_second(0);
-  }
-  return {{"closures", std::to_string(job.program().done())}};
+  if (!job.has_program()) return;
+  v1::ProgramReport& report = *job.mutable_program();
+  report.clear_phase();
+  report.set_closures_per_second(0);
+  report.set_queued(0);
+  report.set_in_flight(0);
+}
+
+Story::Fields ProgramJob::CloseProgress() {
+  ForgetMoment();
+  return {{"closures", std::to_string(record().job().program().done())}};
 }
 
 // Executors, what servers hold of it, and the driver if it still runs.

@@ -87,6 +87,8 @@ class ProgramJob final : public Job {
   std::string AfterRestart() const override;
   void GoOnAfterRestart() override;
   Story::Fields CloseProgress() override;
+  // main() has ended: what it was at, and with which closures, is over.
+  void ForgetMoment();
   void DescribeWorker(const TaskId& worker, v1::TaskState& state) const override;
   bool HasBegun() const { return record().plan().view() > 0; }
   // main() ran, or may have, when the coordinator before this one ended.

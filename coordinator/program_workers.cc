@@ -167,6 +167,7 @@ void ProgramJob::OnExecutorEvent(const Member& member, const v1::ExecutorEvent& 
   switch (event.kind()) {
     case v1::ExecutorEvent::KIND_STARTED:
       found->second.pid = event.pid();
+      world_.logs.NoteStart(id(), member.task.ToString());
       break;
     case v1::ExecutorEvent::KIND_READY:
       OnExecutorReady(found->first, found->second, event);

@@ -15,12 +15,28 @@ namespace muster::coordinator {
 // The version of the tables in sqlite_journal.cc. A database of a higher one is left as it is.
 inline constexpr int kSchemaVersion = 1;
 
+//   kUnavailable: somebody else has the database just now.  kFailedPrecondition: it cannot be
+//   opened or written as its file and folder are.  kUnknown: the disk failed.  kResourceExhausted:
+//   no room.  kDataLoss: it is damaged.
 inline Status Failed(sqlite3* db, const char* what) {
-  const int code = sqlite3_errcode(db);
+  const int code = sqlite3_errcode(db) & 0xff;
   const std::string text = fmt::format("journal: {}: {}", what, sqlite3_errmsg(db));
-  if (code == SQLITE_FULL) return ResourceExhausted("{}", text);
-  if (code == SQLITE_CORRUPT || code == SQLITE_NOTADB) return DataLoss("{}", text);
-  return Unavailable("{}", text);
+  switch (code) {
+    case SQLITE_FULL:
+    case SQLITE_NOMEM:
+      return ResourceExhausted("{}", text);
+    case SQLITE_CORRUPT:
+    case SQLITE_NOTADB:
+      return DataLoss("{}", text);
+    case SQLITE_READONLY:
+    case SQLITE_CANTOPEN:
+    case SQLITE_PERM:
+      return FailedPrecondition("{}", text);
+    case SQLITE_IOERR:  // as of a file (FromErrno)
+      return Unknown("{}", text);
+    default:
+      return Unavailable("{}", text);
+  }
 }
 
 // One prepared statement; columns and parameters count from 0 and 1, as SQLite's do.
@@ -57,9 +73,12 @@ class Statement {
     MUSTER_TRY_ASSIGN([[maybe_unused]] const bool row, Step());
     return Ok();
   }
+  int Columns() const { return sqlite3_column_count(handle_); }
   std::uint64_t Number(int column) const {
     return static_cast<std::uint64_t>(sqlite3_column_int64(handle_, column));
   }
+  // SQLite's number for the type of its value; before any other look at it.
+  int Type(int column) const { return sqlite3_column_type(handle_, column); }
   std::string Text(int column) const {
     const void* bytes = sqlite3_column_blob(handle_, column);
     const int size = sqlite3_column_bytes(handle_, column);

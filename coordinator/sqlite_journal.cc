@@ -38,6 +38,7 @@ class SqliteJournal : public Journal {
   }
 
   Status Open(const std::string& path) {
+    path_ = path;
     // Before the first look: somebody else may be reading.
     MUSTER_TRY(Execute("PRAGMA busy_timeout=10000"));
     MUSTER_TRY(RequireOurs(path));
@@ -116,6 +117,7 @@ class SqliteJournal : public Journal {
   }
 
   Status DeleteJob(const std::string& job_id) override {
+    MUSTER_TRY(RequireInPlace());
     return InTransaction(db_, [&]() -> Status {
       for (const char* sql :
            {"DELETE FROM events WHERE job=?", "DELETE FROM checkpoints WHERE job=?",
@@ -129,6 +131,7 @@ class SqliteJournal : public Journal {
   }
 
   Status SaveJob(const v1::JobRecord& record) override {
+    MUSTER_TRY(RequireInPlace());
     Statement row(db_,
                   "INSERT INTO jobs(id, number, name, state, record) VALUES(?, ?, ?, ?, ?) "
                   "ON CONFLICT(id) DO UPDATE SET state=excluded.state, record=excluded.record");
@@ -141,6 +144,7 @@ class SqliteJournal : public Journal {
   }
 
   Status AddEvent(const std::string& job_id, const v1::Event& event) override {
+    MUSTER_TRY(RequireInPlace());
     return InTransaction(db_, [&]() -> Status {
       Statement row(db_,
                     "INSERT OR REPLACE INTO events(job, sequence, reason, message, record) "
@@ -151,15 +155,12 @@ class SqliteJournal : public Journal {
       row.Bind(4, event.message());
       row.BindRecord(5, event);
       MUSTER_TRY(row.Run());
-      if (event.sequence() <= kMaxEvents) return Ok();
-      Statement old(db_, "DELETE FROM events WHERE job=? AND sequence<=?");
-      old.Bind(1, job_id);
-      old.Bind(2, event.sequence() - kMaxEvents);
-      return old.Run();
+      return ForgetEvents(job_id);
     });
   }
 
   Status SaveCheckpoint(const std::string& job_id, const v1::CheckpointInfo& info) override {
+    MUSTER_TRY(RequireInPlace());
     Statement row(db_,
                   "INSERT OR REPLACE INTO checkpoints(job, step, directory, record) "
                   "VALUES(?, ?, ?, ?)");
@@ -171,6 +172,7 @@ class SqliteJournal : public Journal {
   }
 
   Status DeleteCheckpoint(const std::string& job_id, std::uint64_t step) override {
+    MUSTER_TRY(RequireInPlace());
     Statement row(db_, "DELETE FROM checkpoints WHERE job=? AND step=?");
     row.Bind(1, job_id);
     row.Bind(2, step);
@@ -188,6 +190,7 @@ class SqliteJournal : public Journal {
   }
 
   Status SaveTakenOut(const v1::TakenOut& record) override {
+    MUSTER_TRY(RequireInPlace());
     Statement row(db_, "INSERT OR REPLACE INTO taken_out(task, record) VALUES(?, ?)");
     row.Bind(1, NameOf(record.task()));
     row.BindRecord(2, record);
@@ -195,12 +198,33 @@ class SqliteJournal : public Journal {
   }
 
   Status DeleteTakenOut(const v1::Task& task) override {
+    MUSTER_TRY(RequireInPlace());
     Statement row(db_, "DELETE FROM taken_out WHERE task=?");
     row.Bind(1, NameOf(task));
     return row.Run();
   }
 
  private:
+  // Whatever came in which order: a row that was refused is written again behind later ones.
+  Status ForgetEvents(const std::string& job_id) {
+    while (true) {
+      Statement count(db_, "SELECT COUNT(*) FROM events WHERE job=?");
+      count.Bind(1, job_id);
+      MUSTER_TRY_ASSIGN(const bool counted, count.Step());
+      if (!counted || count.Number(0) <= kMaxEvents) return Ok();
+      Statement old(db_,
+                    "DELETE FROM events WHERE job=?1 AND sequence=COALESCE("
+                    "(SELECT MIN(sequence) FROM events WHERE job=?1 AND sequence<="
+                    "(SELECT MAX(sequence) FROM events WHERE job=?1)-?2 AND reason IN (?3, ?4)), "
+                    "(SELECT MIN(sequence) FROM events WHERE job=?1))");
+      old.Bind(1, job_id);
+      old.Bind(2, std::uint64_t{kNewestEvents});
+      for (std::size_t i = 0; i < kRoutine.size(); ++i) {
+        old.Bind(static_cast<int>(i) + 3, std::string(kRoutine[i]));
+      }
+      MUSTER_TRY(old.Run());
+    }
+  }
   // Before anything is written: what is another version's, or another program's, stays as it is.
   Status RequireOurs(const std::string& path) {
     MUSTER_TRY_ASSIGN(const std::uint64_t tables,
@@ -230,6 +254,17 @@ class SqliteJournal : public Journal {
     }
     return Ok();
   }
+  // SQLite goes on writing to a file that is removed or moved away, and says that all is well.
+  Status RequireInPlace() {
+    int moved = 0;
+    (void)sqlite3_file_control(db_, "main", SQLITE_FCNTL_HAS_MOVED, &moved);
+    if (moved == 0) return Ok();
+    return FailedPrecondition(
+        "journal: {} was removed, moved or replaced while the coordinator runs, so that another "
+        "coordinator would know nothing of what this one writes: put the state directory back as "
+        "it was, or restore a backup and start the coordinator again",
+        path_);
+  }
   static std::string NameOf(const v1::Task& task) {
     return fmt::format("{}:{}", task.type(), task.index());
   }
@@ -257,6 +292,7 @@ class SqliteJournal : public Journal {
 
   sqlite3* const db_;
   int lock_;
+  std::string path_;
   Epoch epoch_;
   std::uint64_t cluster_ = 0;
 };

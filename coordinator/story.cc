@@ -51,8 +51,18 @@ void Story::Tell(const std::string& reason, const std::string& message, const Ta
     if (--events_unwritten_ == 0 && drop_events_) DropEvents();
   });
   events_.push_back(std::move(event));
-  if (events_.size() > Journal::kMaxEvents) events_.pop_front();
+  ForgetOne();
   Touch();
+}
+
+// The same one as the journal does.
+void Story::ForgetOne() {
+  if (events_.size() <= Journal::kMaxEvents) return;
+  const auto last = events_.end() - static_cast<std::ptrdiff_t>(Journal::kNewestEvents);
+  const auto routine = std::find_if(events_.begin(), last, [](const v1::Event& event) {
+    return std::ranges::find(Journal::kRoutine, event.reason()) != Journal::kRoutine.end();
+  });
+  events_.erase(routine == last ? events_.begin() : routine);
 }
 
 // What the journal has, then what it may not have yet.
@@ -76,7 +86,7 @@ void Story::RecallEvents() {
     // Not read: they are asked for again when somebody wants to see them.
     if (!here() || !all.ok() || events_complete_) return;
     events_.assign(std::make_move_iterator(all->begin()), std::make_move_iterator(all->end()));
-    while (events_.size() > Journal::kMaxEvents) events_.pop_front();
+    while (events_.size() > Journal::kMaxEvents) ForgetOne();
     events_complete_ = true;
   });
 }

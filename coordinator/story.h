@@ -107,6 +107,7 @@ class Story {
   const ParkedCalls& parked() const { return parked_; }
 
  private:
+  void ForgetOne();
   void PersistLater();
   void OnWritten(std::uint64_t change, const Status& status);
   Status NotWritten() const;

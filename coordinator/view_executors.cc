@@ -166,6 +166,7 @@ void View::OnExecutorEvent(const Member& member, const v1::ExecutorEvent& event)
   switch (event.kind()) {
     case v1::ExecutorEvent::KIND_STARTED:
       found->second.pid = event.pid();
+      world_.logs.NoteStart(story_.id(), member.task.ToString());
       break;
     case v1::ExecutorEvent::KIND_READY:
       OnExecutorReady(member.task, event);

@@ -30,7 +30,9 @@ void View::WatchTheFolder() {
             "the checkpoint folder {} has not answered for {} s: is its file system "
             "there? The job waits for it",
             story_.CheckpointRoot(), world_.options.folder_limit.count() / 1000);
-        story_.Tell("CHECKPOINTS_UNREADABLE", text);
+        story_.Tell("CHECKPOINTS_UNREADABLE", text, nullptr,
+                    {{"directory", story_.CheckpointRoot()},
+                     {"code", std::string(CodeName(StatusCode::kDeadlineExceeded))}});
         story_.SetState(story_.record().job().state(), "CHECKPOINTS_UNREADABLE", text);
       }));
 }

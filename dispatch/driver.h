@@ -52,6 +52,7 @@ class RemoteValue {
   }
   ~RemoteValue();
 
+  // kError, too, where Fetch() is kCancelled without waiting.
   ResultSlab::State state() const;
   // Waits for the value, which comes with its keeper; returns the closure's own error.
   //   kDeadlineExceeded: says whom it waits for.  kCancelled: the driver has ended before, or
@@ -170,7 +171,8 @@ class Driver {
     // An error waits for Schedule, Join or Done.
     bool failed = false;
     std::size_t futures = 0;
-    // Results that came, and how long their functions ran, all in all.
+    // Results of closures that came, and how long their functions ran, all in all. Without builds
+    // of per-worker values.
     std::uint64_t executions = 0;
     std::chrono::nanoseconds run{0};
     // Calls of Fetch() that have ended, and how long they took.

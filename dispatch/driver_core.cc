@@ -304,8 +304,11 @@ Status DriverCore::OnResults(Peer& peer, std::span<const std::byte> meta,
           MUSTER_TRY_ASSIGN(bookmarks, TakeBookmarks(value));
           result.bookmarks = bookmarks;
         }
-        ++sums_.executions;
-        sums_.run += result.run;
+        // Builds are not of the queue, and a program has some that it did not ask for.
+        if (!PerWorkerValues::IsPinned(record.closure)) {
+          ++sums_.executions;
+          sums_.run += result.run;
+        }
         if ((record.flags & kFlagError) == 0) {
           result.value = bytes.Part(value);
           dispatcher_.OnResult(peer.handle, result, now);

@@ -130,7 +130,10 @@ void DriverCore::Release(ResultSlab::Slot slot) {
 
 ResultSlab::State DriverCore::StateOf(ResultSlab::Slot slot) {
   const MutexLock lock(mutex_);
-  return dispatcher_.results().state(slot);
+  const ResultSlab::State state = dispatcher_.results().state(slot);
+  // Fetch() does not wait for these either: who asks again and again would do so for ever.
+  const bool never = closed_ || dispatcher_.stranded();
+  return state == ResultSlab::State::kNotReady && never ? ResultSlab::State::kError : state;
 }
 
 }  // namespace muster::dispatch

@@ -8,6 +8,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "cli/exit_code.h"
 #include "common/base/private_directory.h"
 #include "common/base/utf8.h"
 
@@ -23,7 +24,7 @@ Result<std::string> MakeNewFolder(const std::string& name) {
   for (int left = 0; left < kMostLeft; ++left) {
     const std::string path = left == 0 ? name : fmt::format("{}-{}", name, left);
     if (::mkdir(path.c_str(), 0700) == 0) return path;
-    if (errno != EEXIST) return FromErrno(errno, "make the folder " + path);
+    if (errno != EEXIST) return OfFiles(FromErrno(errno, "make the folder " + path));
   }
   return ResourceExhausted(
       "{0}, and {0}-1 to {0}-{1}, are there already, left by clusters that were killed: remove "
@@ -48,7 +49,7 @@ Result<std::string> MakeStateFolder(const std::string& asked, const std::string&
   }
   while (!path.has_filename() && path.has_relative_path()) path = path.parent_path();
   fs::create_directories(path.parent_path(), error);
-  MUSTER_TRY(MakePrivateDirectory(path.string()));
+  MUSTER_TRY(OfFiles(MakePrivateDirectory(path.string())));
   return path.string();
 }
 

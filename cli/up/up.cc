@@ -15,6 +15,7 @@
 #include <unistd.h>
 
 #include "cli/cluster_finder.h"
+#include "cli/exit_code.h"
 #include "cli/format.h"
 #include "cli/job_api.h"
 #include "cli/printable.h"
@@ -108,14 +109,16 @@ class LocalCluster {
 
 Status LocalCluster::Prepare() {
   MUSTER_TRY_ASSIGN(tls_, FindTls(options_, environment_));
-  MUSTER_TRY_ASSIGN(runtime_, RuntimeDirectory(environment_));
+  const Result<std::string> runtime = RuntimeDirectory(environment_);
+  if (!runtime.ok()) return OfFiles(runtime.status());
+  runtime_ = *runtime;
   MUSTER_TRY_ASSIGN(state_, MakeStateFolder(options_.state_dir, runtime_));
   lock_ = ::open(InState("lock").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
-  if (lock_ < 0) return FromErrno(errno, "open " + InState("lock"));
+  if (lock_ < 0) return OfFiles(FromErrno(errno, "open " + InState("lock")));
   if (::flock(lock_, LOCK_EX | LOCK_NB) != 0) {
     return FailedPrecondition("another `muster up` works in {}; name another --state-dir", state_);
   }
-  MUSTER_TRY(MakePrivateDirectory(InState("logs")));
+  MUSTER_TRY(OfFiles(MakePrivateDirectory(InState("logs"))));
   return MakeToken();
 }
 
@@ -130,7 +133,7 @@ Status LocalCluster::MakeToken() {
     }
     std::string text;
     for (const unsigned char byte : bytes) text += fmt::format("{:02x}", byte);
-    MUSTER_TRY(ReplaceFile(path, text + "\n", 0600));
+    MUSTER_TRY(OfFiles(ReplaceFile(path, text + "\n", 0600)));
   }
   MUSTER_TRY_ASSIGN(token_, ReadToken(path));
   return Ok();

@@ -17,7 +17,7 @@ namespace muster::cli {
 // SIGTERM or SIGHUP: a checkpoint of each running job is saved, closures in flight finish (within
 // --drain-timeout), and all daemons end.
 //   kDone: drained.  kJobFailed: a daemon did not start, stayed down or did not drain.  kRefused:
-//   another `up` holds the state folder.
+//   another `up` holds the state folder, or it cannot be made there.
 ExitCode Up(const Options& options, const Terminal& terminal, const Environment& environment,
             const Clock& clock, Interrupt& interrupt);
 

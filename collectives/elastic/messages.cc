@@ -61,6 +61,7 @@ v1::ElasticReport ToMessage(const WorkerReport& report) {
     *message.mutable_leaving() = ToMessage(report.leaving);
   for (const Leaving& one : report.told) *message.add_told() = ToMessage(one);
   message.mutable_unreached()->Assign(report.unreached.begin(), report.unreached.end());
+  message.set_settled(report.settled);
   for (const Sight& one : report.sees) *message.add_sees() = ToMessage(one);
   for (const WorkerName& one : report.choice) *message.add_choice() = ToMessage(one);
   message.set_signature(report.signature);
@@ -107,6 +108,7 @@ Result<WorkerReport> FromMessage(const v1::ElasticReport& message) {
                       .leaving = FromMessage(message.leaving()),
                       .told = {},
                       .unreached = {message.unreached().begin(), message.unreached().end()},
+                      .settled = message.settled(),
                       .sees = {},
                       .choice = {},
                       .signature = message.signature(),

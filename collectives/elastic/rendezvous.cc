@@ -175,8 +175,10 @@ void Rendezvous::Seek(std::string address, TimePoint now) {
 void Rendezvous::NoteReach(TimePoint now) {
   self_.unreached.clear();
   self_.sees.clear();
+  self_.settled = true;
   for (int worker = 0; worker < options_.workers; ++worker) {
     const Known& known = known_[static_cast<std::size_t>(worker)];
+    if (worker != options_.self && !Settled(known, now)) self_.settled = false;
     if (known.silence.has_value() && !Gone(known) && Settled(known, now)) {
       self_.unreached.push_back(worker);
     }
@@ -275,7 +277,8 @@ bool Rendezvous::Seeks(const Known& known) const {
 
 bool Rendezvous::SomebodyWaits(TimePoint now) const {
   return std::any_of(known_.begin(), known_.end(), [&](const Known& known) {
-    return Seeks(known) && now - known.at < kSilent && !Has(self_.members, known.report->name) &&
+    return Seeks(known) && known.report->settled && now - known.at < kSilent &&
+           !Has(self_.members, known.report->name) &&
            std::none_of(
                self_.members.begin(), self_.members.end(),
                [&](const WorkerName& member) { return Misses(*known.report, member.worker); });

@@ -82,10 +82,13 @@ struct WorkerReport {
   std::vector<Leaving> told;
   // Workers, as numbers, that may be there and do not answer it.
   std::vector<int> unreached;
+  // Each other worker has answered it, or has not for long enough to count: before, `unreached` may
+  // lack some.
+  bool settled = false;
   // Who else seeks.
   std::vector<Sight> sees;
-  // With whom it would go on, as the lowest of them has said first; empty before each other worker
-  // has answered, or has not for long enough to count, and while it has to tell somebody.
+  // With whom it would go on, as the lowest of them has said first; empty before it is settled, and
+  // while it has to tell somebody.
   std::vector<WorkerName> choice;
   // A hash of the names and shapes of its state: workers of other programs stay apart.
   std::uint64_t signature = 0;
@@ -152,8 +155,8 @@ class Rendezvous {
   // One whose host answers and whose process does not is asked less and less often: each question
   // is a connection that lies at its door until it looks, and the door takes so many.
   bool IsToBeAsked(int worker, TimePoint now) const;
-  // While this worker runs: one that may be let in asks. Not one that does not reach all members:
-  // it would be left out again.
+  // While this worker runs: one that may be let in asks. Not one that does not reach all members,
+  // or does not know yet: it would be left out again.
   bool SomebodyWaits(TimePoint now) const;
 
   // --- The next group.

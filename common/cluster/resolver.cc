@@ -60,20 +60,19 @@ Result<std::vector<std::string>> ClusterResolver::ListDevices(const std::string&
 
 Result<AcceleratorCounts> ClusterResolver::NumAccelerators(const ClusterTask& choice) {
   MUSTER_TRY_ASSIGN(const std::string master, Master(choice));
-  std::optional<std::string> type = choice.task_type;
-  std::optional<int> id = choice.task_id;
-  if (!type) {
-    MUSTER_TRY_ASSIGN(type, TaskType());
-  }
-  if (!id) {
-    MUSTER_TRY_ASSIGN(id, TaskId());
-  }
+  MUSTER_TRY_ASSIGN(const std::optional<std::string> own_type, TaskType());
+  MUSTER_TRY_ASSIGN(const std::optional<int> own_id, TaskId());
+  const std::optional<std::string> type = choice.task_type ? choice.task_type : own_type;
+  const std::optional<int> id = choice.task_id ? choice.task_id : own_id;
+  const bool self = type == own_type && id == own_id;
   MUSTER_TRY_ASSIGN(const std::vector<std::string> names, ListDevices(master));
   AcceleratorCounts counts;
   for (const std::string& name : names) {
     MUSTER_TRY_ASSIGN(const DeviceName device, DeviceName::Parse(name));
     if (!device.type || *device.type == "CPU") continue;
-    if (type && id && (device.job != type || device.task != id)) continue;
+    // Without a master they are this process's, which calls them localhost's whatever its task is.
+    const bool own = self && master.empty() && device.job == "localhost";
+    if (type && id && !own && (device.job != type || device.task != id)) continue;
     ++counts[*device.type];
   }
   return counts;

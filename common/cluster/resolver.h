@@ -16,7 +16,7 @@ class DeviceLister {
  public:
   virtual ~DeviceLister() = default;
   // Names such as /job:worker/replica:0/task:1/device:GPU:0 of all tasks that the server at
-  // `master` knows; an empty master is this process.
+  // `master` knows; an empty master is this process, whose devices may be called localhost's.
   //   kDeadlineExceeded: it does not answer.
   virtual Result<std::vector<std::string>> ListDevices(const std::string& master) = 0;
 };

@@ -69,7 +69,7 @@ struct ShardChoice {
   // AUTO wanted files and there are none, or this step hides them: worth one warning.
   bool fell_back = false;
   std::string hider_of_files = {};
-  // By file: how many file names the branch with the fewest has; -1: unknown.
+  // By file: workers from this index on have none to read; -1: not known.
   std::int64_t files = -1;
 };
 //   kNotFound: policy FILE, several workers, and no file names.   As CheckShard.

@@ -113,7 +113,7 @@ Compression DetectCompression(int fd, std::string head) {
   return head.starts_with("\x28\xb5\x2f\xfd"sv) ? Compression::kZstd : Compression::kNone;
 }
 
-Result<SourceFile> Inspect(const std::string& path) {
+Result<SourceFile> Inspect(const std::string& path, FileContents contents) {
   const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (fd < 0) return FromErrno(errno, fmt::format("{} on host {}", path, HostName()));
   struct stat info = {};
@@ -136,6 +136,7 @@ Result<SourceFile> Inspect(const std::string& path) {
   file.device = info.st_dev;
   file.inode = info.st_ino;
   file.compression = compression;
+  if (contents == FileContents::kAny) return file;
   if (const auto packed = PackedAs(*head); packed.has_value()) {
     return InvalidArgument(
         "{} on host {}: this is {}; decompress it first ({}): plain, gzip and "
@@ -155,7 +156,8 @@ Result<SourceFile> Inspect(const std::string& path) {
 
 }  // namespace
 
-Result<std::vector<SourceFile>> FindFiles(std::span<const std::string> patterns) {
+Result<std::vector<SourceFile>> FindFiles(std::span<const std::string> patterns,
+                                          FileContents contents) {
   if (patterns.empty()) return InvalidArgument("no files given");
   std::vector<SourceFile> files;
   std::map<std::string, std::string> seen;  // by where its name leads: the name
@@ -163,7 +165,7 @@ Result<std::vector<SourceFile>> FindFiles(std::span<const std::string> patterns)
     if (pattern.empty()) return InvalidArgument("an empty path in the list of files");
     MUSTER_TRY_ASSIGN(const std::vector<std::string> paths, Matches(pattern));
     for (const std::string& path : paths) {
-      MUSTER_TRY_ASSIGN(SourceFile file, Inspect(path));
+      MUSTER_TRY_ASSIGN(SourceFile file, Inspect(path, contents));
       std::error_code gone;
       const std::filesystem::path target = std::filesystem::canonical(path, gone);
       const auto [first, added] = seen.try_emplace(gone ? path : target.string(), path);

@@ -26,12 +26,16 @@ struct SourceFile {
   Compression compression = Compression::kNone;
 };
 
+// What files may hold: what the readers of this folder can read, or anything, for somebody else.
+enum class FileContents : std::uint8_t { kReadHere, kAny };
+
 // The regular files that `patterns` name, in that order, those of one pattern sorted by bytes. '*'
 // and '?' match within a folder (not a leading dot).
 //   kNotFound: a pattern matches nothing.  kInvalidArgument: no pattern, not a regular file, a
-//   file named twice, or packed as nothing that is read (xz, bzip2, zip...).  kDataLoss: named .gz
-//   or .zst, but it is not.
-Result<std::vector<SourceFile>> FindFiles(std::span<const std::string> patterns);
+//   file named twice. For kReadHere also: packed as nothing that is read (xz, bzip2, zip...), and
+//   kDataLoss: named .gz or .zst, but it is not.
+Result<std::vector<SourceFile>> FindFiles(std::span<const std::string> patterns,
+                                          FileContents contents = FileContents::kReadHere);
 
 // Read-only bytes of a file. Movable; the bytes stay where they are until it is destroyed.
 class Mapping {

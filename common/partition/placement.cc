@@ -135,8 +135,12 @@ Result<std::int64_t> MaxSizeShards(TensorSize size, std::int64_t max_shard_bytes
   MUSTER_TRY(RequirePositive("max_shard_bytes", max_shard_bytes));
   if (max_shards) MUSTER_TRY(RequirePositive("max_shards", *max_shards));
   MUSTER_TRY_ASSIGN(const Extent extent, Measure(size));
-  const auto rows_per_shard = std::max<std::int64_t>(
-      1, static_cast<std::int64_t>(static_cast<double>(max_shard_bytes) / extent.row_bytes));
+  const double fitting = static_cast<double>(max_shard_bytes) / extent.row_bytes;
+  // At most all: more than 2^63 - 1 is no number of rows.
+  const std::int64_t rows_per_shard =
+      fitting >= static_cast<double>(extent.rows)
+          ? extent.rows
+          : std::max<std::int64_t>(1, static_cast<std::int64_t>(fitting));
   const std::int64_t shards =
       extent.rows / rows_per_shard + (extent.rows % rows_per_shard != 0 ? 1 : 0);
   return std::min(shards, max_shards.value_or(shards));

@@ -45,7 +45,7 @@ class BackupStream : public WriteStream<v1::FileChunk> {
         [following = Following(shared_from_this(), this), this, status,
          then = std::move(then)]() mutable {
           const auto self = following.Comes();
-          if (!status->ok()) return End(*status);
+          if (!status->ok()) return End(OfDisk(*status));
           then();
         });
   }

@@ -67,6 +67,15 @@ struct Front {
   }
 };
 
+// What a disk of the coordinator's host answers, for who asked: that it refuses the coordinator is
+// no question of their token or role, and that the state directory has gone is no name of theirs.
+inline Status OfDisk(const Status& status) {
+  if (status.code() != StatusCode::kPermissionDenied && status.code() != StatusCode::kNotFound) {
+    return status;
+  }
+  return FailedPrecondition("{}", Message(status));
+}
+
 // The one answer of a unary call. Dropping it unanswered (a call that waited when the coordinator
 // was shut down) answers kUnavailable.
 template <class Reply>

@@ -28,8 +28,8 @@ class UploadStream : public grpc::ServerReadReactor<v1::UploadFileRequest> {
   }
   void OnReadDone(bool ok) override {
     stalled_.Went();
-    if (!ok) return End(Complete());
-    if (const Status status = Take(); !status.ok()) return End(status);
+    if (!ok) return End(OfDisk(Complete()));
+    if (const Status status = Take(); !status.ok()) return End(OfDisk(status));
     Next();
   }
   void OnDone() override { delete this; }

@@ -1,6 +1,8 @@
 #include "strategy/base/options.h"
 
+#include <algorithm>
 #include <cctype>
+#include <cstddef>
 
 #include "strategy/base/internal/raise.h"
 
@@ -53,6 +55,12 @@ std::vector<std::int64_t> Axes::resolve(std::int64_t rank) const {
     if (from_start < 0 || from_start >= rank) {
       raise(InvalidArgument("axis out of range for value with rank {}: {} is not in [{}, {})", rank,
                             axis, -rank, rank));
+    }
+    const auto same = std::find(resolved.begin(), resolved.end(), from_start);
+    if (same != resolved.end()) {
+      raise(InvalidArgument(
+          "axis {} of a value with rank {} is given twice, as {} and {}; give each axis once",
+          from_start, rank, axes_[static_cast<std::size_t>(same - resolved.begin())], axis));
     }
     resolved.push_back(from_start);
   }

@@ -45,7 +45,7 @@ class Axes {
   Axes(T) = delete;
 
   bool given() const { return given_; }
-  // Each in [0, rank). INVALID_ARGUMENT: "axis out of range for value with rank".
+  // Each in [0, rank). INVALID_ARGUMENT: "axis out of range for value with rank", or one twice.
   std::vector<std::int64_t> resolve(std::int64_t rank) const;
 
  private:

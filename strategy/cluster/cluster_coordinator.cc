@@ -249,7 +249,7 @@ std::shared_ptr<CoordinatorCore> PerWorker::core() const {
 }
 
 std::shared_ptr<const PerWorker> create_per_worker(CoordinatorCore& core, std::uint32_t function,
-                                                   const Arguments& arguments) {
+                                                   const Arguments& arguments, PerWorkerList uses) {
   refuse_in_closure("a new per-worker value");
   if (!arguments.turns_of.empty()) {
     raise(
@@ -257,7 +257,7 @@ std::shared_ptr<const PerWorker> create_per_worker(CoordinatorCore& core, std::u
                         "part of it to build a per-worker value"));
   }
   const ClosureId id = value_of(core.driver().CreatePerWorker(function, arguments.bytes));
-  return std::make_shared<const PerWorker>(core.shared_from_this(), function, id, nullptr);
+  return std::make_shared<const PerWorker>(core.shared_from_this(), function, id, std::move(uses));
 }
 
 namespace {
@@ -313,7 +313,8 @@ std::shared_ptr<const PerWorker> create_iterator(const std::shared_ptr<const Per
     Codec<std::string>::write(await_shared_start(*core, *dataset), arguments);
   }
   const ClosureId id = value_of(core->driver().CreatePerWorker(dataset->function(), arguments));
-  return std::make_shared<const PerWorker>(core, dataset->function(), id, dataset, shared);
+  return std::make_shared<const PerWorker>(core, dataset->function(), id, PerWorkerList{dataset},
+                                           shared);
 }
 
 std::vector<Bytes> per_worker_bytes(const PerWorker& value, const Deadline& deadline) {

@@ -76,7 +76,8 @@ struct CoordinatorCounts {
   std::size_t workers = 0;      // that are there now
   std::uint64_t succeeded = 0;  // closures, since the beginning
   std::size_t remote_values = 0;
-  // Results that came, and how long their functions ran on workers, all in all.
+  // Results of closures that came, and how long their functions ran on workers, all in all;
+  // without those that made per-worker values.
   std::uint64_t executions = 0;
   std::chrono::nanoseconds closure_time{0};
   std::uint64_t fetches = 0;
@@ -105,8 +106,9 @@ std::shared_ptr<const Remote> schedule_closure(CoordinatorCore& core, std::uint3
 std::shared_ptr<const Remote> schedule_of_step(CoordinatorCore& core, std::uint32_t function,
                                                Arguments arguments,
                                                std::chrono::milliseconds run_limit);
+// `uses`: those of the arguments.
 std::shared_ptr<const PerWorker> create_per_worker(CoordinatorCore& core, std::uint32_t function,
-                                                   const Arguments& arguments);
+                                                   const Arguments& arguments, PerWorkerList uses);
 std::uint8_t call_flags(const CoordinatorCore& core);
 }  // namespace internal
 
@@ -224,8 +226,14 @@ class ClusterCoordinator {
             const std::optional<CoordinatorOptions>& options);
   template <auto function, class... Given>
   std::shared_ptr<const internal::PerWorker> create(const Given&... given) {
+    internal::PerWorkerList uses;
+    [[maybe_unused]] const auto add = [&uses](const auto& one) {
+      if constexpr (internal::PerWorkerArgument<decltype(one)>) uses.push_back(one.handle());
+    };
+    (add(given), ...);
     return internal::create_per_worker(*core_, internal::Registration<function>::kNumber,
-                                       internal::write_arguments<function>(*core_, 0, given...));
+                                       internal::write_arguments<function>(*core_, 0, given...),
+                                       std::move(uses));
   }
 
   std::shared_ptr<internal::CoordinatorCore> core_;

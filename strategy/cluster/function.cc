@@ -14,6 +14,7 @@
 #include "strategy/cluster/internal/running_closure.h"
 #include "strategy/cluster/worker_context.h"
 #include "strategy/core/internal/closure_here.h"
+#include "strategy/variables/internal/variable_state.h"
 #include "strategy/variables/variable.h"
 
 namespace muster {
@@ -47,6 +48,8 @@ Status StatusOfException(const char* name) {
     return ToStatus(error);
   } catch (const std::bad_alloc&) {
     return ResourceExhausted("{} found no memory (std::bad_alloc)", name);
+  } catch (const c10::OutOfMemoryError& error) {  // a card's
+    return ResourceExhausted("{} found no memory: {}", name, error.what_without_backtrace());
   } catch (const c10::Error& error) {
     const std::string_view text = error.what_without_backtrace();
     if (text.find("can't allocate memory") != std::string_view::npos) {
@@ -214,13 +217,18 @@ void raise_argument_kind(ArgumentKind kind) {
 void raise_no_iterator() { raise(InvalidArgument("an iterator of what is no dataset")); }
 
 std::shared_ptr<void> forbid_variables() {
-  return std::make_shared<VariableCreatorScope>(
-      [](const std::function<Variable(VariableSpec)>&, const VariableSpec& spec) -> Variable {
-        raise(
-            InvalidArgument("a function that makes a dataset creates the variable \"{}\": create "
-                            "variables before, in the driver",
-                            spec.name));
-      });
+  // A creator is asked on threads of replicas, too; of a module's variables none is.
+  struct Forbidden {
+    NoVariables here{"a function that makes a dataset"};
+    VariableCreatorScope creators{
+        [](const std::function<Variable(VariableSpec)>&, const VariableSpec& spec) -> Variable {
+          raise(
+              InvalidArgument("a function that makes a dataset creates the variable \"{}\": create "
+                              "variables before, in the driver",
+                              spec.name));
+        }};
+  };
+  return std::make_shared<Forbidden>();
 }
 
 }  // namespace internal

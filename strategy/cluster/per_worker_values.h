@@ -4,7 +4,7 @@
 //
 // A build's error stays with the value: it is thrown (ClosureInputError) where a closure uses the
 // value on that worker, and states() shows it. A value ends with its last handle, when the closures
-// that were scheduled until then have ended.
+// that were scheduled until then have ended; one that another is made of lasts as long as that.
 //
 // Threading: any thread. Lifetime: handles may outlive their coordinator, and are of no use then.
 #pragma once
@@ -69,6 +69,7 @@ struct IteratorOptions {
 
 namespace internal {
 class PerWorker;
+using PerWorkerList = std::vector<std::shared_ptr<const PerWorker>>;
 
 std::vector<PerWorkerState> per_worker_states(const PerWorker& value);
 // What the builds have left as bytes, by worker. Waits for them.
@@ -121,6 +122,8 @@ class PerWorkerValues {
     }
     return *value_;
   }
+  // For the coordinator: keeps the value as long as this handle would.
+  const std::shared_ptr<const internal::PerWorker>& handle() const { return value_; }
 
  protected:
   std::shared_ptr<const internal::PerWorker> value_;

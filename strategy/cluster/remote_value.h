@@ -64,7 +64,7 @@ class RemoteValue {
       }
     });
   }
-  // It has a value or an error: fetch() does not wait.
+  // It has a value or an error, or will never have one (CANCELLED): fetch() does not wait.
   bool ready() const { return internal::is_ready(remote_.get()); }
 
  private:

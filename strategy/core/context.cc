@@ -1,6 +1,8 @@
 #include "strategy/core/context.h"
 
+#include <algorithm>
 #include <atomic>
+#include <cstddef>
 #include <cstdio>
 #include <utility>
 
@@ -19,6 +21,14 @@ namespace {
 std::atomic<Strategy*> g_global_strategy{nullptr};
 // The global strategy was destroyed while it was the global one.
 std::atomic<bool> g_global_destroyed{false};
+
+// Tickets are unique in the process; threads draw their own, without a word to each other.
+std::size_t NextTicket() {
+  constexpr int kPerThread = 40;  // bits
+  static std::atomic<std::size_t> threads{0};
+  thread_local std::size_t last = threads.fetch_add(1, std::memory_order_relaxed) << kPerThread;
+  return ++last;
+}
 
 // Null: none.
 Strategy* GlobalStrategy() {
@@ -42,34 +52,36 @@ Frames& Frames::OfThisThread() {
 }
 
 std::size_t Frames::Push(Frame frame) {
-  frame.ticket = next_ticket_++;
+  frame.ticket = NextTicket();
   frames_.push_back(std::move(frame));
   return frames_.back().ticket;
 }
 
 Status Frames::Pop(std::size_t ticket) {
-  for (std::size_t i = frames_.size(); i > 0; --i) {
-    const Frame& frame = frames_[i - 1];
-    if (frame.ticket == ticket) {
-      frames_.pop_back();
-      DropAbandoned();
-      return Ok();
-    }
-    switch (frame.kind) {
-      case Frame::Kind::kDevice:
-        return FailedPrecondition(
-            "Device scope nesting error: close the device scope that was opened inside this "
-            "strategy scope first");
-      case Frame::Kind::kCreator:
-        return FailedPrecondition(
-            "Variable creator scope nesting error: close the variable creator scope that was "
-            "opened inside this strategy scope first");
-      default:
-        return FailedPrecondition(
-            "Strategy scope nesting error: close the scope that was opened inside this one first");
-    }
+  const auto frame = std::find_if(frames_.begin(), frames_.end(),
+                                  [ticket](const Frame& one) { return one.ticket == ticket; });
+  if (frame == frames_.end()) {
+    return FailedPrecondition(
+        "this scope was not opened on this thread: close it on the thread that opened it");
   }
-  return FailedPrecondition("this scope was not opened on this thread");
+  if (frame + 1 == frames_.end()) {
+    frames_.pop_back();
+    DropAbandoned();
+    return Ok();
+  }
+  switch (frames_.back().kind) {
+    case Frame::Kind::kDevice:
+      return FailedPrecondition(
+          "Device scope nesting error: close the device scope that was opened inside this "
+          "strategy scope first");
+    case Frame::Kind::kCreator:
+      return FailedPrecondition(
+          "Variable creator scope nesting error: close the variable creator scope that was "
+          "opened inside this strategy scope first");
+    default:
+      return FailedPrecondition(
+          "Strategy scope nesting error: close the scope that was opened inside this one first");
+  }
 }
 
 Status Frames::Abandon(std::size_t ticket) {

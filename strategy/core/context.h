@@ -55,7 +55,8 @@ class DeviceScope {
 //   close() ends it early; FAILED_PRECONDITION "... scope nesting error" while a device scope or a
 //   variable creator scope that was opened inside it is open. The destructor never throws: it logs,
 //   and the scope ends when the inner one does.
-// Threading: must end on the thread that opened it.
+// Threading: must end on the thread that opened it; on another one close() throws
+// FAILED_PRECONDITION, and it stays open.
 class [[nodiscard]] Scope {
  public:
   explicit Scope(Strategy& strategy);

@@ -53,9 +53,10 @@ class ReplicaContext {
   torch::Device device() const;
 
   // Runs fn(strategy, PerReplica of each argument...) once, in cross-replica context, when all
-  // replicas of this process have called merge_call with the same function type; each gets the
-  // result, with its own component for each PerReplica and Mirrored in it (tuples, pairs, vectors
-  // and maps of them and of others). An exception of fn is thrown in every replica.
+  // replicas of this process have called merge_call with the same function type and arguments of
+  // the same types; each gets the result, with its own component for each PerReplica and Mirrored
+  // in it (tuples, pairs, vectors and maps of them and of others). An exception of fn is thrown in
+  // every replica.
   template <class F, class... Args>
   auto merge_call(F&& fn, const Args&... args) {
     constexpr bool kFits = std::is_invocable_v<F&, Strategy&, const PerReplica<Args>&...>;
@@ -66,9 +67,10 @@ class ReplicaContext {
       using R = std::invoke_result_t<F&, Strategy&, const PerReplica<Args>&...>;
       using Call = MergeCall<R, std::remove_reference_t<F>, Args...>;
       Call mine{fn, std::tuple<const Args&...>(args...), {}};
-      meet(std::string("merge_call of ") + kind_of(fn), mine, [this](const Arrivals<Call>& all) {
-        run_merged([&](Strategy& strategy) { Call::run(strategy, all); });
-      });
+      meet("merge_call of " + kind_of(fn) + arguments_of<Args...>(), mine,
+           [this](const Arrivals<Call>& all) {
+             run_merged([&](Strategy& strategy) { Call::run(strategy, all); });
+           });
       if constexpr (!std::is_void_v<R>) return select(std::move(*mine.result));
     }
   }
@@ -195,6 +197,17 @@ class ReplicaContext {
     } else {
       return type;
     }
+  }
+
+  // One function may take arguments of several types: with others it is another call.
+  template <class... Args>
+  static const std::string& arguments_of() {
+    static const std::string types = [] {
+      std::string text;
+      ((text += (text.empty() ? " with " : ", ") + readable(typeid(Args))), ...);
+      return text;
+    }();
+    return types;
   }
 
   template <class R>

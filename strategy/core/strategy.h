@@ -127,8 +127,9 @@ class Strategy {
   // MEAN of integers is float64.
   // IndexedSlices are joined, duplicates kept. The result lies on the device that is current here:
   // CPU:0, unless a DeviceScope says otherwise.
-  // INVALID_ARGUMENT: shapes differ (without axes), an axis is out of range, or SUM of one object
-  // that was never distributed over more than one replica. UNIMPLEMENTED: axes of IndexedSlices.
+  // INVALID_ARGUMENT: shapes differ (without axes), an axis is out of range or given twice, or SUM
+  // of one object that was never distributed over more than one replica. UNIMPLEMENTED: axes of
+  // IndexedSlices and sparse tensors.
   // Several processes call it together. A plain value is its process's own, one for each of them.
   template <class T>
   nest::tensors_t<T> reduce(ReduceOp op, const PerReplica<T>& value, const Axes& axes = {}) {
@@ -162,6 +163,9 @@ class Strategy {
   auto reduce(std::string_view op, const T& value, const Axes& axes = {}) {
     return reduce(op_named(op), value, axes);
   }
+  torch::Tensor reduce(std::string_view op, const Mirrored<torch::Tensor>& value) {
+    return reduce(op_named(op), value);
+  }
 
   // The replicas' values joined along `axis`, on the device that is current here.
   // INVALID_ARGUMENT: ranks differ, sizes differ off the axis, scalars, an axis out of [0, rank).
@@ -179,7 +183,7 @@ class Strategy {
   }
 
   // The components on this process: N of a PerReplica; a lone value as one; a nest that was never
-  // distributed repeated N times.
+  // distributed repeated N times. Of a nest with something distributed in it, each replica's nest.
   template <class T>
   std::vector<T> local_results(const PerReplica<T>& value) const {
     return value.values();
@@ -190,9 +194,18 @@ class Strategy {
   }
   std::vector<Variable> local_results(const Variable& variable) const;
   template <class T>
-  std::vector<T> local_results(const T& value) const {
-    const int copies = nest::is_container<T> ? num_local_replicas() : 1;
-    return std::vector<T>(static_cast<std::size_t>(copies), value);
+  auto local_results(const T& value) const {
+    if constexpr (detail::HasDistributed<T>::value) {
+      detail::for_all_distributed(value, [this](const auto& part) { check_part(part); });
+      std::vector<decltype(detail::select_nest(0, value))> nests;
+      for (int replica = 0; replica < num_local_replicas(); ++replica) {
+        nests.push_back(detail::select_nest(replica, value));
+      }
+      return nests;
+    } else {
+      const int copies = nest::is_container<T> ? num_local_replicas() : 1;
+      return std::vector<T>(static_cast<std::size_t>(copies), value);
+    }
   }
 
   // value_fn(ValueContext) for every replica of this process, on its device.
@@ -287,12 +300,13 @@ class Strategy {
   void require_cross_replica(std::string_view call, std::string_view instead = "merge_call") const;
   void check_size(int components) const;
   template <class T>
+  void check_part(const T& part) const {
+    // One copy is that of all replicas.
+    if (!IsMirrored<T>::value || part.size() != 1) check_size(part.size());
+  }
+  template <class T>
   void check_components(const T& value) const {
-    detail::for_distributed(value, [this](const auto& part) {
-      // One copy is that of all replicas.
-      const bool shared = IsMirrored<std::remove_cvref_t<decltype(part)>>::value;
-      if (!shared || part.size() != 1) check_size(part.size());
-    });
+    detail::for_distributed(value, [this](const auto& part) { check_part(part); });
   }
   template <class T>
   nest::tensors_t<T> reduce_nest(ReduceOp op, const PerReplica<T>& value, const Axes& axes) {

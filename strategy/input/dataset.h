@@ -286,7 +286,8 @@ auto from_generator(F start, std::int64_t cardinality = kUnknownCardinality) {
 inline Dataset<std::string> file_names(std::vector<std::string> names) {
   return Dataset<std::string>(internal::Graph::file_names(std::move(names)));
 }
-// What the patterns (`*`, `?`) match now, sorted. NOT_FOUND: one of them matches nothing.
+// What the patterns (`*`, `?`) match now, one after another, each sorted; files of any content.
+// NOT_FOUND: one of them matches nothing.
 inline Dataset<std::string> list_files(const std::vector<std::string>& patterns) {
   return Dataset<std::string>(internal::Graph::list_files(patterns));
 }

@@ -112,12 +112,13 @@ class DistributedDataset {
     return internal::element_spec(*plan_);
   }
   // The dataset's elements index, index + num_shards, ..., or by its policy its files, what it
-  // marks, or (OFF) all; replicas take whole elements. Only of a dataset, not from a function
-  // (UNIMPLEMENTED).
+  // marks, or (OFF) all; replicas take whole elements. A shard is a dataset, and may be sharded
+  // again (under HINT once: what it marks is filled in then). Only of a dataset, not from a
+  // function (UNIMPLEMENTED).
   DistributedDataset auto_shard(int num_shards, int index) const {
     return DistributedDataset(internal::shard_plan(*plan_, num_shards, index));
   }
-  // What was logged when it was distributed.
+  // What was logged when it was distributed, or sharded.
   const std::vector<std::string>& warnings() const { return internal::warnings(*plan_); }
 
  private:

@@ -119,11 +119,9 @@ class Fetch final : public data::NodeIterator {
     MUSTER_TRY_ASSIGN(data::Element there, on_device(*std::move(element), device));
     return there;
   }
-  Result<std::int64_t> Skip(std::int64_t count) override {
-    MUSTER_TRY_ASSIGN(const std::int64_t skipped, input_->Skip(count));
-    next_ += static_cast<std::size_t>(skipped);
-    return skipped;
-  }
+  // To a position, which is before a step: the first replica's element comes next, also where the
+  // position was saved with another number of replicas.
+  Result<std::int64_t> Skip(std::int64_t count) override { return input_->Skip(count); }
 
  private:
   const std::unique_ptr<data::NodeIterator> input_;
@@ -189,6 +187,33 @@ void finish_plan(InputPlan& plan, const std::vector<data::Pipeline>& pipelines) 
   }
 }
 
+// What is to be said of a dataset that was shared out among `count` workers; each is logged once.
+std::vector<std::string> warn_about(const data::Sharded& sharded, int count) {
+  std::vector<std::string> warnings;
+  if (sharded.choice.fell_back) {
+    const std::string& hider = sharded.choice.hider_of_files;
+    warnings.push_back(fmt::format(
+        "auto-sharding a dataset by data: {}, so every worker reads everything and keeps its part; "
+        "with_options({{.auto_shard_policy = kData}}) says that this is meant",
+        hider.empty() ? "no reader of file names was found in it"
+                      : hider + " needs all elements in order"));
+  }
+  if (const std::int64_t files = sharded.choice.files; files >= 0 && files < count) {
+    warnings.push_back(fmt::format(
+        "auto-sharding a dataset by file: it has {} for {} workers, so {} of them {} nothing to "
+        "read; with_options({{.auto_shard_policy = kData}}) splits by element",
+        Counted(files, "file"), count, count - files, Agreeing(count - files, "has", "have")));
+  }
+  if (!sharded.drawn_order.empty()) {
+    warnings.push_back(fmt::format(
+        "auto-sharding a dataset over {} workers: {} has no seed, so each process has an order of "
+        "its own, and some elements are read by several of them, some by none; give it a seed",
+        count, sharded.drawn_order));
+  }
+  for (const std::string& warning : warnings) log::Warning("{}", warning);
+  return warnings;
+}
+
 // Strings stay in host memory.
 Result<data::Element> on_card(data::Element element, device::Place place) {
   try {
@@ -247,15 +272,6 @@ InputPlanPtr plan_dataset(Strategy& strategy, const Graph& graph, const InputOpt
     mine = value_of(data::RebatchForReplicas(mine, shard, plan.replicas));
   }
   const data::Sharded sharded = value_of(data::AutoShard(mine, shard));
-  if (sharded.choice.fell_back) {
-    const std::string& hider = sharded.choice.hider_of_files;
-    plan.warnings.push_back(fmt::format(
-        "auto-sharding a dataset by data: {}, so every worker reads everything and keeps its part; "
-        "with_options({{.auto_shard_policy = kData}}) says that this is meant",
-        hider.empty() ? "no reader of file names was found in it"
-                      : hider + " needs all elements in order"));
-    log::Warning("{}", plan.warnings.back());
-  }
   const std::int64_t files = sharded.choice.files;
   if (strategy.collectives() != nullptr && files >= 0 && files < plan.workers.count) {
     raise(
@@ -263,20 +279,7 @@ InputPlanPtr plan_dataset(Strategy& strategy, const Graph& graph, const InputOpt
                         "with_options({{.auto_shard_policy = kData}}) splits by element",
                         Counted(files, "file"), Counted(plan.workers.count, "worker")));
   }
-  if (const int count = plan.workers.count; files >= 0 && files < count) {
-    plan.warnings.push_back(fmt::format(
-        "auto-sharding a dataset by file: it has {} for {} workers, so {} of them {} nothing to "
-        "read; with_options({{.auto_shard_policy = kData}}) splits by element",
-        Counted(files, "file"), count, count - files, Agreeing(count - files, "has", "have")));
-    log::Warning("{}", plan.warnings.back());
-  }
-  if (!sharded.drawn_order.empty()) {
-    plan.warnings.push_back(fmt::format(
-        "auto-sharding a dataset over {} workers: {} has no seed, so each process has an order of "
-        "its own, and some elements are read by several of them, some by none; give it a seed",
-        plan.workers.count, sharded.drawn_order));
-    log::Warning("{}", plan.warnings.back());
-  }
+  plan.warnings = warn_about(sharded, plan.workers.count);
   plan.original = graph.pipeline();
   finish_plan(plan, {sharded.pipeline});
   return std::make_shared<const InputPlan>(std::move(plan));
@@ -288,11 +291,13 @@ InputPlanPtr shard_plan(const InputPlan& plan, int num_shards, int index) {
         Unimplemented("auto_shard() of datasets from a function: shard them in the function, by "
                       "its InputContext"));
   }
+  const data::Sharded shard =
+      value_of(data::AutoShard(*plan.original, {.workers = num_shards, .index = index}));
   InputPlan sharded = plan;
   sharded.pipelines.clear();
-  finish_plan(sharded,
-              {value_of(data::AutoShard(*plan.original, {.workers = num_shards, .index = index}))
-                   .pipeline});
+  sharded.warnings = warn_about(shard, num_shards);
+  sharded.original = shard.pipeline;
+  finish_plan(sharded, {shard.pipeline});
   return std::make_shared<const InputPlan>(std::move(sharded));
 }
 

@@ -31,7 +31,8 @@ InputPlanPtr plan_dataset(Strategy& strategy, const Graph& graph, const InputOpt
 InputPlanPtr plan_from_function(Strategy& strategy,
                                 const std::function<Graph(const InputContext&)>& dataset_fn,
                                 const InputOptions& options, InputWorkers workers);
-// The dataset of `plan` before it was distributed, unsplit and reduced to a shard by its policy.
+// The dataset of `plan` before it was distributed, unsplit and reduced to a shard by its policy; of
+// a shard, that shard.
 InputPlanPtr shard_plan(const InputPlan& plan, int num_shards, int index);
 
 std::optional<std::vector<TensorSpec>> element_spec(const InputPlan& plan);

@@ -5,9 +5,10 @@
 //
 // While it lives, each variable on parameter servers that its thread reads is fetched once, when it
 // is read first; later reads see that value, whoever has assigned another one meanwhile. What is
-// assigned goes to the servers at once, and the next scope sees it. Rows that are gathered and
-// embedding lookups are fetched each time. In a closure it changes nothing: that reads a snapshot
-// anyway, until it writes the variable.
+// assigned goes to the servers at once, and the next scope sees it. Rows that are gathered,
+// embedding lookups, ON_READ variables, read_var() and what a checkpoint saves are fetched each
+// time. In a closure it changes nothing: that reads a snapshot anyway, until it writes the
+// variable.
 //
 // Threading: for the thread that makes it, which destroys it.
 #pragma once

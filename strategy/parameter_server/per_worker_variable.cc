@@ -13,9 +13,20 @@ struct WorkerVariable::State {
 
   // Before anything is computed with it.
   void Require(const torch::Tensor& given) const MUSTER_REQUIRES(mutex) {
-    if (given.dim() == 0 || given.sizes().equals(value.sizes())) return;
-    raise(InvalidArgument("a per-worker variable has shape {}; it is given {}", ShapeText(value),
-                          ShapeText(given)));
+    RequireDefined(given);
+    if (given.dim() > 0 && !given.sizes().equals(value.sizes())) {
+      raise(InvalidArgument("a per-worker variable has shape {}; it is given {}", ShapeText(value),
+                            ShapeText(given)));
+    }
+    // As of other variables: 0.5 added to an integer again and again would be nothing, unsaid.
+    if (!c10::canCast(given.scalar_type(), value.scalar_type())) {
+      raise(InvalidArgument("a per-worker variable is {} and cannot be given {}: convert it first",
+                            torch::toString(value.scalar_type()),
+                            torch::toString(given.scalar_type())));
+    }
+  }
+  static void RequireDefined(const torch::Tensor& given) {
+    if (!given.defined()) raise(InvalidArgument("a per-worker variable is given no tensor"));
   }
   void Store(const torch::Tensor& next) MUSTER_REQUIRES(mutex) {
     value = torch::empty_like(value).copy_(next.expand_as(value));
@@ -23,6 +34,7 @@ struct WorkerVariable::State {
 };
 
 WorkerVariable::WorkerVariable(const torch::Tensor& initial) : state_(std::make_shared<State>()) {
+  State::RequireDefined(initial);
   const MutexLock lock(state_->mutex);
   state_->value = initial.detach().clone();
 }

@@ -14,7 +14,9 @@
 // Threading: any thread. Lifetime: a handle; the values end with the last one.
 #pragma once
 
+#include <cstdint>
 #include <memory>
+#include <type_traits>
 #include <vector>
 
 #include "strategy/base/torch.h"
@@ -30,15 +32,36 @@ class WorkerVariable {
 
   // A tensor that later writes do not change.
   torch::Tensor value() const;
-  // INVALID_ARGUMENT: another shape, where it is no number.
+  // INVALID_ARGUMENT: another shape, where it is no number; a type that the variable's cannot hold
+  // (fractions in an integer, numbers in a bool).
   void assign(const torch::Tensor& value);
   void assign_add(const torch::Tensor& value);
   void assign_sub(const torch::Tensor& value);
-  void assign_add(double number) { assign_add(torch::scalar_tensor(number, torch::kDouble)); }
-  void assign_sub(double number) { assign_sub(torch::scalar_tensor(number, torch::kDouble)); }
+  template <class Number>
+    requires std::is_arithmetic_v<Number>
+  void assign_add(Number number) {
+    assign_add(number_of(number));
+  }
+  template <class Number>
+    requires std::is_arithmetic_v<Number>
+  void assign_sub(Number number) {
+    assign_sub(number_of(number));
+  }
 
  private:
   struct State;
+
+  // What is no fraction stays none.
+  template <class Number>
+  static torch::Tensor number_of(Number number) {
+    if constexpr (std::is_same_v<Number, bool>) {
+      return torch::scalar_tensor(number, torch::kBool);
+    } else if constexpr (std::is_integral_v<Number>) {
+      return torch::scalar_tensor(static_cast<std::int64_t>(number), torch::kLong);
+    } else {
+      return torch::scalar_tensor(static_cast<double>(number), torch::kDouble);
+    }
+  }
 
   std::shared_ptr<State> state_;
 };

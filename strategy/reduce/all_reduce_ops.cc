@@ -319,10 +319,18 @@ struct Said {
   std::vector<std::int64_t> shape;
 };
 
+// In place of a type: why there is nothing to gather.
+constexpr std::int64_t kSaidUndefined = -1;
+constexpr std::int64_t kSaidSparse = -2;
+
 // The axis, then for each tensor its type, rank and sizes.
 std::vector<std::int64_t> Encode(const std::vector<torch::Tensor>& values, int axis) {
   std::vector<std::int64_t> said{axis};
   for (const torch::Tensor& value : values) {
+    if (!value.defined() || value.layout() != torch::kStrided) {
+      said.insert(said.end(), {value.defined() ? kSaidSparse : kSaidUndefined, 0});
+      continue;
+    }
     said.push_back(static_cast<std::int64_t>(value.scalar_type()));
     said.push_back(value.dim());
     said.insert(said.end(), value.sizes().begin(), value.sizes().end());
@@ -338,6 +346,21 @@ std::vector<Said> Decode(const std::vector<std::int64_t>& said) {
     at += 2 + tensors.back().shape.size();
   }
   return tensors;
+}
+
+// A tensor that one replica cannot bring is an error of all.
+void RefuseUnfit(const std::vector<std::vector<Said>>& all, std::size_t i) {
+  for (std::size_t r = 0; r < all.size(); ++r) {
+    if (all[r][i].type == kSaidUndefined) {
+      raise(InvalidArgument("all_gather of an undefined tensor: tensor {} of replica {}", i, r));
+    }
+    if (all[r][i].type == kSaidSparse) {
+      raise(Unimplemented(
+          "all_gather does not support IndexedSlices or other sparse tensors: tensor {} of replica "
+          "{} is one",
+          i, r));
+    }
+  }
 }
 
 // The pieces of one tensor by replica, and the shape of them joined. INVALID_ARGUMENT: they do not
@@ -390,6 +413,7 @@ std::vector<torch::Tensor> CollectiveAllReduce::all_gather(ReplicaContext& conte
   std::vector<torch::Tensor> inputs, results;
   std::vector<collectives::GatherBuffer> buffers;
   for (std::size_t i = 0; i < all[0].size(); ++i) {
+    RefuseUnfit(all, i);
     std::vector<std::vector<std::int64_t>> shapes;
     for (std::size_t r = 0; r < all.size(); ++r) {
       shapes.push_back(all[r][i].shape);

@@ -224,10 +224,15 @@ std::vector<torch::Tensor> CrossDeviceOps::all_gather(ReplicaContext& context,
     const Destinations devices(context.strategy().worker_devices());
     std::vector<std::vector<torch::Tensor>> results;
     collectives::Group* const between = context.strategy().collectives();
-    for (const auto& value : internal::brought_by(between, [&] { return Transposed(calls); })) {
-      const auto all = between == nullptr
-                           ? value
-                           : internal::values_of_all(*between, "all_gather", value, left());
+    const auto brought = internal::brought_by(between, [&] { return Transposed(calls); });
+    for (const auto& value : brought) {
+      // A process that brings another number of tensors makes another call.
+      const std::string call =
+          brought.size() == 1
+              ? "all_gather"
+              : fmt::format("all_gather, {} of {}", results.size() + 1, brought.size());
+      const auto all =
+          between == nullptr ? value : internal::values_of_all(*between, call, value, left());
       results.push_back(gather_implementation(all, devices, axis, options));
     }
     GiveResults(calls, results);

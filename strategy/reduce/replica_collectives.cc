@@ -223,7 +223,12 @@ std::vector<IndexedSlices> ReduceSlices(const Call& call, const std::vector<Inde
     for (std::size_t i = 0; i < mine.size(); ++i) {
       std::vector<IndexedSlices> leaf;
       for (const Part* one : parts) leaf.push_back(one->mine[i]);
-      if (between != nullptr) leaf = internal::slices_of_all(*between, name, leaf, left());
+      if (between != nullptr) {
+        // A process that brings another number of them makes another call.
+        const std::string each =
+            mine.size() == 1 ? name : fmt::format("{}, {} of {}", name, i + 1, mine.size());
+        leaf = internal::slices_of_all(*between, each, leaf, left());
+      }
       joined.push_back(aggregate(leaf));
     }
     for (Part& one : all) one.joined = joined;
@@ -274,19 +279,21 @@ ReplicaContext::Leaves ReplicaContext::reduce_leaves(ReduceOp op, const Leaves& 
   const Call call{.context = *this, .op = op, .options = options};
   variable_list dense;
   std::vector<IndexedSlices> sparse;
-  for (const Leaf& leaf : leaves) {
-    if (const auto* const slices = std::get_if<IndexedSlices>(&leaf)) {
-      sparse.push_back(*slices);
-      continue;
+  internal::brought_by(strategy_.collectives(), [&] {
+    for (const Leaf& leaf : leaves) {
+      if (const auto* const slices = std::get_if<IndexedSlices>(&leaf)) {
+        sparse.push_back(*slices);
+        continue;
+      }
+      const auto& tensor = std::get<torch::Tensor>(leaf);
+      if (!tensor.defined()) raise(InvalidArgument("all_reduce of an undefined tensor"));
+      if (is_slices(tensor)) {
+        sparse.push_back(to_slices(tensor));
+      } else {
+        dense.push_back(tensor);
+      }
     }
-    const auto& tensor = std::get<torch::Tensor>(leaf);
-    if (!tensor.defined()) raise(InvalidArgument("all_reduce of an undefined tensor"));
-    if (is_slices(tensor)) {
-      sparse.push_back(to_slices(tensor));
-    } else {
-      dense.push_back(tensor);
-    }
-  }
+  });
   if (!dense.empty()) dense = AllReduceFunction::apply(at::TensorList(dense), AddressOf(call));
   if (!sparse.empty()) {
     CommunicationOptions rest = options;
@@ -321,10 +328,13 @@ ReplicaContext::StartedLeaves ReplicaContext::start_leaves(ReduceOp op, const Le
   std::vector<std::size_t> places;
   for (std::size_t i = 0; i < leaves.size(); ++i) {
     const auto* const tensor = std::get_if<torch::Tensor>(&leaves[i]);
-    if (tensor != nullptr && !tensor->defined()) {
-      raise(InvalidArgument("start_all_reduce of an undefined tensor"));
-    }
-    if (tensor == nullptr || is_slices(*tensor) || num_replicas_in_sync() == 1) {
+    const bool rows = internal::brought_by(strategy_.collectives(), [&] {
+      if (tensor != nullptr && !tensor->defined()) {
+        raise(InvalidArgument("start_all_reduce of an undefined tensor"));
+      }
+      return tensor == nullptr || is_slices(*tensor);
+    });
+    if (rows || num_replicas_in_sync() == 1) {
       results[i] = reduce_leaves(op, {leaves[i]}, options)[0];
     } else {
       dense.push_back(tensor->detach());
@@ -362,17 +372,31 @@ ReplicaContext::Leaves ReplicaContext::gather_leaves(const Leaves& leaves, int a
                                                      const CommunicationOptions& options) {
   require_mine();
   variable_list values;
+  Status unfit = Ok();
   for (const Leaf& leaf : leaves) {
     const auto* const tensor = std::get_if<torch::Tensor>(&leaf);
-    if (tensor == nullptr || tensor->is_sparse()) {
-      raise(Unimplemented("all_gather does not support IndexedSlices"));
-    }
-    if (!tensor->defined()) raise(InvalidArgument("all_gather of an undefined tensor"));
-    if (num_replicas_in_sync() == 1) {
+    if (tensor != nullptr && !tensor->defined()) {
+      if (unfit.ok()) unfit = InvalidArgument("all_gather of an undefined tensor");
+      values.emplace_back();
+    } else if (tensor == nullptr || tensor->layout() != torch::kStrided) {
+      if (unfit.ok()) {
+        unfit = Unimplemented("all_gather does not support IndexedSlices or other sparse tensors");
+      }
+      // Any sparse tensor: that it is one is what is told.
+      values.push_back(tensor != nullptr ? *tensor : torch::zeros({1}).to_sparse());
+    } else if (num_replicas_in_sync() == 1) {
       values.push_back(internal::gather_tensors({*tensor}, axis));
     } else {
       values.push_back(*tensor);
     }
+  }
+  if (!unfit.ok()) {
+    // Other processes would wait for this one: what it cannot bring, the exchange tells all.
+    if (strategy_.collectives() != nullptr && num_replicas_in_sync() > 1) {
+      const torch::NoGradGuard no_grad;
+      (void)strategy_.cross_device_ops().all_gather(*this, values, axis, options);
+    }
+    raise(unfit);
   }
   if (num_replicas_in_sync() > 1 && !values.empty()) {
     const Call call{.context = *this, .axis = axis, .options = options};

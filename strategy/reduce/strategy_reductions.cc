@@ -31,6 +31,7 @@ torch::Tensor AtCurrentDevice(const torch::Tensor& value) {
 constexpr std::size_t kFewBytes = std::size_t{64} << 10;
 
 bool AddsUpBetween(ReduceOp op, const std::vector<torch::Tensor>& values) {
+  if (values[0].layout() != torch::kStrided) return false;
   const auto type = internal::dtype_of(values[0].scalar_type());
   const auto reduction =
       op == ReduceOp::kSum ? collectives::Reduction::kSum : collectives::Reduction::kMean;

@@ -370,6 +370,7 @@ void MultiProcessRun::State::OnEnd(Task& task, process::Exit exit) {
     KillAll(SIGTERM);
     ask_until = Clock::now() + kEndGrace;
   }
+  if (!AnyRuns()) ask_until.reset();  // what is started again was not asked
   changed.notify_all();
 }
 

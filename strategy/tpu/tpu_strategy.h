@@ -37,7 +37,8 @@ struct TPUStrategyOptions {
 };
 
 // While it is open, new variables of its strategy lie on this logical device of each replica and,
-// in a replica, tensors that libtorch makes do, too. They nest: the innermost counts.
+// in a replica, tensors that libtorch makes do, too. They nest: the innermost counts. Those of a
+// distributed module lie on the first one all the same.
 // Threading: ends on the thread that opened it.
 class [[nodiscard]] LogicalDeviceScope {
  public:

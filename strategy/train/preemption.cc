@@ -8,6 +8,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include "collectives/group.h"
@@ -55,12 +56,37 @@ struct PreemptionCheckpointHandler::Impl {
   std::uint64_t calls = 0;
   // Since when all know that one of them is to end.
   std::optional<steady_clock::time_point> known = std::nullopt;
+  bool saved = false;
   bool over = false;
 
-  bool Asked() const { return notice != nullptr ? notice->came() : config.termination_watcher(); }
+  // Calls what is the program's own. What it throws all others hear: they would wait for this
+  // worker in a call that it does not come to.
+  void Guarded(std::string_view what, const std::function<void()>& own) const {
+    const auto tell = [&](const char* why) {
+      collectives::Group* const group = strategy.collectives();
+      if (group == nullptr) return;
+      group->Abort(
+          Internal("{} failed in {}: {}", NameOfThisTask(strategy, group->rank()), what, why));
+    };
+    try {
+      own();
+    } catch (const std::exception& error) {
+      tell(error.what());
+      throw;
+    } catch (...) {
+      tell("something that is no std::exception was thrown");
+      throw;
+    }
+  }
+  bool Asked() const {
+    if (notice != nullptr) return notice->came();
+    bool asked = false;
+    Guarded("termination_watcher", [&] { asked = config.termination_watcher(); });
+    return asked;
+  }
   void Save() const {
     if (config.save != nullptr) {
-      config.save();
+      Guarded("save", config.save);
     } else {
       manager.save(calls);
     }
@@ -110,13 +136,18 @@ void PreemptionCheckpointHandler::save_checkpoint_if_preempted() {
   internal::RequireCrossReplica(impl_->strategy, "PreemptionCheckpointHandler", "it outside run()");
   if (impl_->over) return;
   const auto now = steady_clock::now();
-  const bool up = impl_->known.has_value() && now - *impl_->known >= impl_->config.grace_period;
+  // In whole milliseconds: a period without an end, milliseconds::max(), is more than the clock
+  // has.
+  const bool up = impl_->known.has_value() &&
+                  std::chrono::floor<std::chrono::milliseconds>(now - *impl_->known) >=
+                      impl_->config.grace_period;
   const auto [asked, ends] = impl_->Agree({impl_->Asked() ? 1 : 0, up ? 1 : 0});
-  // What has once been asked for is not taken back.
-  if (impl_->known.has_value() ? ends == 0 : asked == 0) return;
+  // What has once been asked for is not taken back, also where it could not be saved yet.
+  if (impl_->known.has_value() ? impl_->saved && ends == 0 : asked == 0) return;
+  impl_->known = impl_->known.value_or(now);
   impl_->Save();
-  const bool first = !std::exchange(impl_->known, impl_->known.value_or(now)).has_value();
-  if (first && impl_->config.grace_period.count() > 0) return;
+  const bool first = !std::exchange(impl_->saved, true);
+  if (first && ends == 0 && impl_->config.grace_period.count() > 0) return;
   impl_->over = true;
   if (impl_->config.exit != nullptr) return impl_->config.exit();
   // Nobody goes before all have heard that all is saved; who is gone by then has heard it.
@@ -126,21 +157,7 @@ void PreemptionCheckpointHandler::save_checkpoint_if_preempted() {
 }
 
 void PreemptionCheckpointHandler::guarded(const std::function<void()>& step) {
-  const auto tell = [&](const char* what) {
-    collectives::Group* const group = impl_->strategy.collectives();
-    if (group == nullptr) return;
-    group->Abort(Internal("{} failed in call {} of run(): {}",
-                          NameOfThisTask(impl_->strategy, group->rank()), impl_->calls + 1, what));
-  };
-  try {
-    step();
-  } catch (const std::exception& error) {
-    tell(error.what());
-    throw;
-  } catch (...) {
-    tell("something that is no std::exception was thrown");
-    throw;
-  }
+  impl_->Guarded("call " + std::to_string(impl_->calls + 1) + " of run()", step);
   ++impl_->calls;
 }
 

@@ -57,8 +57,8 @@ class PreemptionCheckpointHandler {
 
   // Calls `step`, which is one of training, outside run() of the strategy. Before it, if a worker
   // was asked to end, saves and exits as the config says: all workers before the same step. What
-  // `step` throws on one worker all of them throw: the others as INTERNAL with its text, in
-  // whatever call they were.
+  // `step`, config.save or config.termination_watcher throws on one worker all of them throw: the
+  // others as INTERNAL with its text, in whatever call they were.
   template <class Step>
   std::invoke_result_t<Step> run(Step&& step) {
     save_checkpoint_if_preempted();

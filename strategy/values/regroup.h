@@ -182,6 +182,22 @@ struct HasDistributed<std::vector<T>> : HasDistributed<T> {};
 template <class K, class V>
 struct HasDistributed<std::map<K, V>> : HasDistributed<V> {};
 
+// As for_distributed(), also of nests that have plain values beside them.
+template <class T, class Each>
+void for_all_distributed(const T& value, const Each& each) {
+  if constexpr (IsPerReplica<T>::value || IsMirrored<T>::value) {
+    each(value);
+  } else if constexpr (HasDistributed<T>::value) {
+    if constexpr (nest::IsTuple<T>::value) {
+      std::apply([&](const auto&... field) { (for_all_distributed(field, each), ...); }, value);
+    } else if constexpr (nest::IsMap<T>::value) {
+      for (const auto& [key, one] : value) for_all_distributed(one, each);
+    } else {
+      for (const auto& one : value) for_all_distributed(one, each);
+    }
+  }
+}
+
 }  // namespace detail
 
 // The r-th replica's nest of a nest of PerReplica or Mirrored.

@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include "strategy/base/internal/raise.h"
+#include "strategy/base/internal/shape_text.h"
 #include "strategy/values/destinations.h"
 #include "strategy/values/internal/copies.h"
 #include "strategy/values/internal/reduction.h"
@@ -16,6 +17,39 @@ const std::vector<std::int64_t>& DenseShape(const IndexedSlices& slices) {
     raise(InvalidArgument("IndexedSlices without a dense_shape cannot become a whole tensor"));
   }
   return *slices.dense_shape;
+}
+
+// What libtorch would refuse in its own words, or on a card not at all.
+void CheckRows(const IndexedSlices& slices) {
+  const std::vector<std::int64_t>& shape = DenseShape(slices);
+  const torch::Tensor& values = slices.values;
+  const torch::Tensor& indices = slices.indices;
+  if (!values.defined() || !indices.defined()) {
+    raise(InvalidArgument("IndexedSlices without {} cannot become a whole tensor",
+                          values.defined() ? "indices" : "values"));
+  }
+  if (indices.dim() != 1 ||
+      (indices.scalar_type() != torch::kLong && indices.scalar_type() != torch::kInt)) {
+    raise(InvalidArgument(
+        "IndexedSlices: indices must be a list of int32 or int64, not {} of shape {}",
+        torch::toString(indices.scalar_type()), ShapeText(indices)));
+  }
+  std::vector<std::int64_t> wanted = shape;
+  if (!wanted.empty()) wanted[0] = indices.numel();
+  if (wanted.empty() || !values.sizes().equals(wanted)) {
+    raise(InvalidArgument(
+        "IndexedSlices: {} indices and values of shape {} are no rows of a tensor of shape {}",
+        indices.numel(), ShapeText(values), ShapeText(shape)));
+  }
+  const torch::Tensor list = indices.to(torch::kCPU, torch::kLong).contiguous();
+  const auto* const index = list.data_ptr<std::int64_t>();
+  for (std::int64_t i = 0; i < list.numel(); ++i) {
+    if (index[i] >= 0 && index[i] < shape[0]) continue;
+    raise(InvalidArgument(
+        "IndexedSlices: index {} at position {} is not in [0, {}), the rows of a tensor of shape "
+        "{}",
+        index[i], i, shape[0], ShapeText(shape)));
+  }
 }
 
 }  // namespace
@@ -44,12 +78,14 @@ IndexedSlices to_slices(const torch::Tensor& sparse) {
 }
 
 torch::Tensor to_sparse(const IndexedSlices& slices) {
+  CheckRows(slices);
   return torch::sparse_coo_tensor(
       slices.indices.to(slices.values.device(), torch::kLong).unsqueeze(0), slices.values,
       DenseShape(slices));
 }
 
 torch::Tensor to_dense(const IndexedSlices& slices) {
+  CheckRows(slices);
   return torch::zeros(DenseShape(slices), slices.values.options())
       .index_add(0, slices.indices.to(slices.values.device(), torch::kLong), slices.values);
 }

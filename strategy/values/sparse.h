@@ -20,7 +20,8 @@ bool is_slices(const torch::Tensor& tensor);
 // No copies; an index may come twice.
 IndexedSlices to_slices(const torch::Tensor& sparse);
 torch::Tensor to_sparse(const IndexedSlices& slices);
-// Rows of one index add up. INVALID_ARGUMENT: without a dense_shape, for both.
+// Rows of one index add up. INVALID_ARGUMENT, for both: without a dense_shape; an index, or rows,
+// beyond it; indices that are no list of int32 or int64.
 torch::Tensor to_dense(const IndexedSlices& slices);
 
 // The sum. Slices are joined in order, duplicates kept: sparse stays sparse.

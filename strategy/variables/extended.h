@@ -36,7 +36,7 @@ class UpdateCall {
   virtual ~UpdateCall() = default;
   // Calls the function for component `index`, in whose update context this is.
   virtual void run(int index) = 0;
-  // The type of the function, which tells this call from others of the program.
+  // The types of the function and its arguments, which tell this call from others of the program.
   virtual std::string type() const = 0;
   virtual bool same_arguments(const UpdateCall& other) const = 0;
   virtual void take_results(const UpdateCall& from) = 0;
@@ -119,7 +119,7 @@ class Extended {
   }
   template <class T>
   Mirrored<torch::Tensor> reduce_to(std::string_view op, const T& value, const Destinations& to) {
-    return reduce_to(reduce_op(op), value, to);
+    return reduce_to(strategy_.op_named(op), value, to);
   }
   template <class T>
   std::vector<Mirrored<torch::Tensor>> batch_reduce_to(
@@ -131,7 +131,7 @@ class Extended {
   template <class T>
   std::vector<Mirrored<torch::Tensor>> batch_reduce_to(
       std::string_view op, const std::vector<std::pair<T, Destinations>>& values) {
-    return batch_reduce_to(reduce_op(op), values);
+    return batch_reduce_to(strategy_.op_named(op), values);
   }
 
   // New variables go to the devices of `variable` while the scope is open.
@@ -184,7 +184,7 @@ class Extended {
           },
           args_);
     }
-    std::string type() const override { return typeid(F).name(); }
+    std::string type() const override { return typeid(Call).name(); }
     bool same_arguments(const internal::UpdateCall& other) const override {
       return equal(static_cast<const Call&>(other).args_, std::index_sequence_for<Args...>());
     }

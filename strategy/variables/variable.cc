@@ -5,6 +5,7 @@
 #include "device/placing.h"
 #include "strategy/base/internal/raise.h"
 #include "strategy/core/context.h"
+#include "strategy/core/internal/between.h"
 #include "strategy/core/internal/frames.h"
 #include "strategy/core/strategy.h"
 #include "strategy/variables/internal/variable_state.h"
@@ -49,20 +50,21 @@ VariableState& StateOf(const std::shared_ptr<VariableState>& state) {
 torch::Tensor WriteValue(const Variable& variable, WriteKind kind, const VariableValue& value,
                          bool read_value) {
   VariableState& state = StateOf(variable.state());
-  state.Write(kind, variable.component_index(), [&](int index) {
+  const auto argument = [&](int index) {
     return WriteArgument{.number = value.is_number(),
                          .values = value.for_component(index, state.size())};
-  });
+  };
+  state.Write(kind, variable.component_index(), {argument, value.source()});
   return read_value ? variable.value() : torch::Tensor();
 }
 
 torch::Tensor WriteRows(const Variable& variable, WriteKind kind, const IndexedSlices& slices,
                         bool read_value) {
   VariableState& state = StateOf(variable.state());
-  if (!slices.values.defined()) {
-    raise(InvalidArgument("{} of variable {}: no values", name_of(kind), state.name));
-  }
   state.Write(kind, variable.component_index(), [&](int) {
+    if (!slices.values.defined()) {
+      raise(InvalidArgument("{} of variable {}: no values", name_of(kind), state.name));
+    }
     return WriteArgument{
         .number = slices.values.dim() == 0, .values = slices.values, .indices = slices.indices};
   });
@@ -136,13 +138,17 @@ bool Variable::is_initialized() const {
 void Variable::initialize() const {
   VariableState& state = StateOf(state_);
   ReplicaContext* const replica = state.Replica();
-  if (replica == nullptr) return state.Initialize(state.initial_value());
+  const auto value = [&] {
+    return internal::brought_by(state.strategy->collectives(),
+                                [&] { return state.initial_value(); });
+  };
+  if (replica == nullptr) return state.Initialize(value());
   struct Nothing {
   } mine;
   replica->meet("initialize variable " + state.name, mine, [&](const Arrivals<Nothing>&) {
     const internal::FrameGuard merge(
         {.kind = internal::Frame::Kind::kMerge, .strategy = &*state.strategy});
-    state.Initialize(state.initial_value());
+    state.Initialize(value());
   });
 }
 

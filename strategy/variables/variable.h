@@ -59,12 +59,18 @@ class InitialValue {
   static InitialValue in_parts(std::vector<std::int64_t> shape, torch::ScalarType type, F make) {
     const VariablePart whole{.shape = shape, .offset = std::vector<std::int64_t>(shape.size())};
     InitialValue value([make, whole]() mutable { return make(whole); });
+    value.shape_ = shape;
+    value.type_ = type;
     value.parts_ = Parts{.shape = std::move(shape), .type = type, .make = std::move(make)};
     return value;
   }
 
   // NOLINTBEGIN(google-explicit-constructor): create("w", 1.0) and create("w", torch::zeros(3)).
-  InitialValue(torch::Tensor value) : make_([value] { return value; }) {}
+  InitialValue(torch::Tensor value) : make_([value] { return value; }) {
+    if (!value.defined()) return;
+    shape_ = value.sizes().vec();
+    type_ = value.scalar_type();
+  }
   template <class T>
     requires std::is_arithmetic_v<T>
   InitialValue(T number)
@@ -75,7 +81,8 @@ class InitialValue {
           } else {
             return nest::to_tensor(number);
           }
-        }) {}
+        }),
+        shape_(std::vector<std::int64_t>()) {}
   template <class F>
     requires std::is_invocable_r_v<torch::Tensor, F&>
   InitialValue(F make) : make_(std::move(make)) {}
@@ -90,12 +97,17 @@ class InitialValue {
   };
   // Absent: it makes a value as a whole.
   const std::optional<Parts>& parts() const { return parts_; }
+  // What is known of the value before it is made.
+  const std::optional<std::vector<std::int64_t>>& shape() const { return shape_; }
+  const std::optional<torch::ScalarType>& type() const { return type_; }
   // INVALID_ARGUMENT: its function has made another shape or type.
   torch::Tensor part(const VariablePart& part) const;
 
  private:
   std::function<torch::Tensor()> make_;
   std::optional<Parts> parts_;
+  std::optional<std::vector<std::int64_t>> shape_;
+  std::optional<torch::ScalarType> type_;
 };
 
 struct VariableOptions {
@@ -139,6 +151,8 @@ class VariableValue {
   bool is_number() const { return number_; }
   // What component `index` of `count` gets. INVALID_ARGUMENT: a mirrored value of another size.
   torch::Tensor for_component(int index, int count) const;
+  // The variable that it is read from; null: none.
+  internal::VariableState* source() const { return variable_.get(); }
 
  private:
   bool number_ = false;
@@ -176,7 +190,7 @@ class Variable {
   //   INVALID_ARGUMENT: synchronization NONE under a strategy, or no mode at all.
   //   RESOURCE_EXHAUSTED: the system gives a device no more memory or addresses.
   //   FAILED_PRECONDITION: replicas create variables of different names (a last "_<number>" does
-  //   not count), or strategies are mixed.
+  //   not count), options, or given values' shapes or types; or strategies are mixed.
   static Variable create(std::string name, InitialValue initial_value,
                          VariableOptions options = {});
   static Variable create(InitialValue initial_value, VariableOptions options = {});
@@ -223,9 +237,9 @@ class Variable {
 
   // Each returns the value here afterwards; with `read_value` false an undefined tensor. No
   // gradient flows through a write.
-  //   INVALID_ARGUMENT: in replicas with aggregation SUM, one value that is the same number or
-  //   tensor object on all of them; NONE on a variable with one component for several replicas;
-  //   assign_add and assign_sub of an ON_READ SUM variable across replicas.
+  //   INVALID_ARGUMENT: in replicas with aggregation SUM, one value that is the same number (but
+  //   0) or tensor object on all of them; NONE on a variable with one component for several
+  //   replicas; assign_add and assign_sub of an ON_READ SUM variable across replicas.
   torch::Tensor assign(const VariableValue& value, bool read_value = true) const;
   torch::Tensor assign_add(const VariableValue& value, bool read_value = true) const;
   torch::Tensor assign_sub(const VariableValue& value, bool read_value = true) const;
@@ -255,7 +269,8 @@ class Variable {
 
   // On rows (axis 0). An index that comes twice counts twice, in order. Integers divide toward 0.
   //   UNIMPLEMENTED: ON_READ; min, max and update with aggregation SUM or MEAN.
-  //   INVALID_ARGUMENT: as above, an index that is no row, values that do not fit the rows.
+  //   INVALID_ARGUMENT: as above, an index that is no row, values that do not fit the rows, a 0
+  //   that integers are divided by.
   torch::Tensor scatter_add(const IndexedSlices& slices, bool read_value = true) const;
   torch::Tensor scatter_sub(const IndexedSlices& slices, bool read_value = true) const;
   torch::Tensor scatter_mul(const IndexedSlices& slices, bool read_value = true) const;

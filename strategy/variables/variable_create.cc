@@ -1,12 +1,14 @@
 // How variables come into being: creators, then the strategy.
 #include <algorithm>
 #include <cctype>
+#include <utility>
 
 #include "device/placing.h"
 #include "strategy/base/internal/raise.h"
 #include "strategy/base/internal/shape_text.h"
 #include "strategy/core/context.h"
 #include "strategy/core/default_strategy.h"
+#include "strategy/core/internal/between.h"
 #include "strategy/core/internal/frames.h"
 #include "strategy/core/strategy.h"
 #include "strategy/variables/internal/variable_state.h"
@@ -14,6 +16,9 @@
 namespace muster {
 namespace internal {
 namespace {
+
+// What the innermost NoVariables of this thread says.
+thread_local const char* none_here = nullptr;
 
 void CheckModes(const Strategy& strategy, const VariableSpec& spec) {
   const VariableOptions& options = spec.options;
@@ -68,6 +73,78 @@ std::string_view CanonicalName(std::string_view name) {
   return end < name.size() && end > 0 && name[end - 1] == '_' ? name.substr(0, end - 1) : name;
 }
 
+// What a variable is beside its name and its value, as far as that is known without making the
+// value.
+struct Looks {
+  bool trainable;
+  VariableSynchronization synchronization;
+  VariableAggregation aggregation;
+  bool initialize;
+  std::optional<torch::ScalarType> type;
+  std::optional<std::vector<std::int64_t>> shape;
+};
+
+Looks LooksOf(const VariableSpec& spec) {
+  const VariableOptions& options = spec.options;
+  const bool on_read = options.synchronization == VariableSynchronization::kOnRead;
+  return {.trainable = options.trainable.value_or(!on_read),
+          .synchronization = options.synchronization == VariableSynchronization::kAuto
+                                 ? VariableSynchronization::kOnWrite
+                                 : options.synchronization,
+          .aggregation = options.aggregation,
+          .initialize = options.initialize,
+          .type = options.dtype ? options.dtype : spec.initial_value.type(),
+          .shape = spec.initial_value.shape()};
+}
+
+// How they differ, as the one and as the other has it; both empty: not at all.
+std::pair<std::string, std::string> Difference(const Looks& one, const Looks& other) {
+  const auto both = [](auto text, const auto& a, const auto& b) {
+    return std::pair<std::string, std::string>(text(a), text(b));
+  };
+  if (one.shape && other.shape && *one.shape != *other.shape) {
+    return both([](const auto& shape) { return "of shape " + ShapeText(shape); }, *one.shape,
+                *other.shape);
+  }
+  if (one.type && other.type && *one.type != *other.type) {
+    return both([](auto type) { return fmt::format("as {}", torch::toString(type)); }, *one.type,
+                *other.type);
+  }
+  if (one.synchronization != other.synchronization) {
+    return both([](auto mode) { return fmt::format("with synchronization {}", name_of(mode)); },
+                one.synchronization, other.synchronization);
+  }
+  if (one.aggregation != other.aggregation) {
+    return both([](auto mode) { return fmt::format("with aggregation {}", name_of(mode)); },
+                one.aggregation, other.aggregation);
+  }
+  if (one.trainable != other.trainable) {
+    return both([](bool is) { return std::string(is ? "trainable" : "not trainable"); },
+                one.trainable, other.trainable);
+  }
+  if (one.initialize != other.initialize) {
+    return both([](bool is) { return std::string(is ? "with a value" : "without a value"); },
+                one.initialize, other.initialize);
+  }
+  return {};
+}
+
+// FAILED_PRECONDITION: replica `second` creates another variable than replica `one`.
+void CheckSame(const VariableSpec& first, int one, const VariableSpec& other, int second) {
+  if (CanonicalName(other.name) != CanonicalName(first.name)) {
+    raise(FailedPrecondition(
+        "replicas must create the same variables in the same order, but replica {} creates \"{}\" "
+        "and replica {} \"{}\"",
+        one, first.name, second, other.name));
+  }
+  const auto [here, there] = Difference(LooksOf(first), LooksOf(other));
+  if (here == there) return;
+  raise(FailedPrecondition(
+      "replicas must create the same variables in the same order, but replica {} creates \"{}\" {} "
+      "and replica {} \"{}\" {}",
+      one, first.name, here, second, other.name, there));
+}
+
 // All replicas create the variable together.
 Variable CreateInReplica(ReplicaContext& replica, const VariableSpec& spec) {
   struct Arrival {
@@ -77,15 +154,12 @@ Variable CreateInReplica(ReplicaContext& replica, const VariableSpec& spec) {
   Strategy& strategy = replica.strategy();
   replica.meet("creation of a variable", mine, [&](const Arrivals<Arrival>& all) {
     const VariableSpec& first = all[0].spec;
-    for (std::size_t r = 1; r < all.size(); ++r) {
-      const VariableSpec& other = all[r].spec;
-      if (CanonicalName(other.name) != CanonicalName(first.name)) {
-        raise(FailedPrecondition(
-            "replicas must create the same variables in the same order, but replica 0 creates "
-            "\"{}\" and replica {} \"{}\"",
-            first.name, r, other.name));
+    const int here = strategy.first_replica();
+    brought_by(strategy.collectives(), [&] {
+      for (std::size_t r = 1; r < all.size(); ++r) {
+        CheckSame(first, here, all[r].spec, here + static_cast<int>(r));
       }
-    }
+    });
     const FrameGuard merge({.kind = Frame::Kind::kMerge, .strategy = &strategy});
     const Variable made = MakeVariable(strategy, first);
     for (Arrival& one : all) one.result = made;
@@ -153,22 +227,23 @@ void GiveFirstValue(VariableState& state, const VariableSpec& spec, device::Plac
   torch::Tensor value;
   {
     const device::PlaceScope here(device);
-    value = state.at(0).FirstValue(spec.initial_value);
-  }
-  if (!value.defined()) {
-    raise(InvalidArgument("the initial value of variable {} is undefined", spec.name));
-  }
-  if (value.layout() != torch::kStrided) {
-    raise(InvalidArgument("the initial value of variable {} is sparse: give to_dense() of it",
-                          spec.name));
+    value = brought_by(state.strategy->collectives(),
+                       [&] { return state.at(0).FirstValue(spec.initial_value); });
   }
   state.Initialize(value);
 }
 
 }  // namespace
 
+NoVariables::NoVariables(const char* where) : before_(std::exchange(none_here, where)) {}
+NoVariables::~NoVariables() { none_here = before_; }
+
 // Settles the modes and devices, makes the components, then gives them their first value.
 Variable MakeVariable(Strategy& strategy, const VariableSpec& spec) {
+  if (none_here != nullptr) {
+    raise(InvalidArgument("{} creates the variable \"{}\": create variables before, in the driver",
+                          none_here, spec.name));
+  }
   CheckModes(strategy, spec);
   const VariableOptions& options = spec.options;
   const bool on_read = options.synchronization == VariableSynchronization::kOnRead;

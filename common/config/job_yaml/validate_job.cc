@@ -419,6 +419,9 @@ void JobCheck::Schedule() {
   if (!step && schedule.has_gamma()) Report(path + ".gamma", "is for kind step only");
   if (schedule.has_gamma() && (!std::isfinite(schedule.gamma()) || schedule.gamma() <= 0)) {
     Report(path + ".gamma", "must be above 0 and finite; given {}", schedule.gamma());
+  } else if (schedule.has_gamma() &&
+             (schedule.gamma() > kLargestFloat || static_cast<float>(schedule.gamma()) == 0)) {
+    Report(path + ".gamma", "must be above 0 and finite as a float32; given {}", schedule.gamma());
   }
   if (!cosine && schedule.total_steps() != 0)
     Report(path + ".total_steps", "is for kind cosine only");

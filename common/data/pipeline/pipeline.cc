@@ -64,7 +64,7 @@ Pipeline Pipeline::FileNames(std::vector<std::string> names) {
 }
 
 Pipeline Pipeline::ListFiles(const std::vector<std::string>& patterns) {
-  const Result<std::vector<SourceFile>> files = FindFiles(patterns);
+  const Result<std::vector<SourceFile>> files = FindFiles(patterns, FileContents::kAny);
   if (!files.ok()) return files.status();
   std::vector<std::string> names;
   for (const SourceFile& file : *files) names.push_back(file.path);

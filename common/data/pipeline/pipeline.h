@@ -104,7 +104,7 @@ class Pipeline {
   }
   // The names, in this order. Steps over them can be sharded by file.
   static Pipeline FileNames(std::vector<std::string> names);
-  // The files that the patterns match now, as FindFiles() finds them.
+  // The files that the patterns match now, as FindFiles() finds them, whatever is in them.
   static Pipeline ListFiles(const std::vector<std::string>& patterns);
   // The records of all files of `spec`, opened and indexed now; `cache_directory` is Cache's.
   static Pipeline Records(const v1::DataSpec& spec, const std::string& cache_directory);

@@ -94,15 +94,23 @@ NodePtr ShardFiles(const NodePtr& node, const Shard& shard) {
   return node->WithInputs(std::move(inputs));
 }
 
-// -1: not known.
-std::int64_t FewestFiles(const Node& node) {
-  if (node.kind() == NodeKind::kFileNames) return node.cardinality();
-  std::int64_t fewest = -1;
+// How many workers there are files for; -1: not known. `names`: `node` makes names for a
+// reader above it; they are counted where ShardNames() shares them out.
+std::int64_t FilesToShare(const Node& node, bool names = false) {
+  if (names && !PassesShard(node)) return std::max<std::int64_t>(node.cardinality(), -1);
+  std::optional<std::int64_t> files;
   for (const NodePtr& input : node.inputs()) {
-    const std::int64_t files = FewestFiles(*input);
-    if (files >= 0 && (fewest < 0 || files < fewest)) fewest = files;
+    const std::int64_t some = FilesToShare(*input, names || node.facts().reads_files);
+    if (!files) {
+      files = some;
+    } else if (node.kind() == NodeKind::kZip) {
+      // It ends with its shortest branch.
+      files = *files < 0 || some < 0 ? std::max(*files, some) : std::min(*files, some);
+    } else {
+      files = *files < 0 || some < 0 ? -1 : std::max(*files, some);
+    }
   }
-  return fewest;
+  return files.value_or(-1);
 }
 
 // At the end, but below a trailing prefetch: what is read ahead is then this worker's.
@@ -245,7 +253,7 @@ Result<Sharded> AutoShard(const Pipeline& pipeline, const Shard& shard,
                                                         .has_placeholder = HasPlaceholder(*node)}));
   switch (choice.by) {
     case ShardBy::kFile:
-      choice.files = FewestFiles(*node);
+      choice.files = FilesToShare(*node);
       return Sharded{by_file, choice, DrawnOrderOfFiles(*node)};
     case ShardBy::kData:
       return Sharded{ShardData(node, shard), choice, DrawnOrder(*node)};

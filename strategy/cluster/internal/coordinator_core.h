@@ -64,16 +64,17 @@ class Remote {
   std::optional<std::chrono::milliseconds> timeout_;
 };
 
-// A per-worker value, which ends with this. An iterator's keeps its dataset's.
+// A per-worker value, which ends with this. It keeps those that its builds use: a worker that comes
+// back builds it anew.
 class PerWorker {
  public:
   PerWorker(const std::shared_ptr<CoordinatorCore>& core, std::uint32_t function, ClosureId id,
-            std::shared_ptr<const PerWorker> dataset, bool shared = false)
+            PerWorkerList uses, bool shared = false)
       : core_(core),
         link_(core->shared_link()),
         function_(function),
         id_(id),
-        dataset_(std::move(dataset)),
+        uses_(std::move(uses)),
         shared_(shared) {}
   ~PerWorker();
   PerWorker(const PerWorker&) = delete;
@@ -92,7 +93,7 @@ class PerWorker {
   const std::weak_ptr<ClusterLink> link_;
   const std::uint32_t function_;
   const ClosureId id_;
-  const std::shared_ptr<const PerWorker> dataset_;
+  const PerWorkerList uses_;
   const bool shared_;
 };
 

@@ -20,7 +20,7 @@ namespace internal {
 struct Frame {
   enum class Kind { kScope, kReplica, kMerge, kUpdate, kDevice, kCreator };
   Kind kind = Kind::kScope;
-  // Unique on its thread; 0 is no frame.
+  // Unique in this process, so that no scope ends one of another thread; 0 is no frame.
   std::size_t ticket = 0;
   Strategy* strategy = nullptr;       // kScope, kReplica, kMerge, kUpdate
   StrategyRef scoped = {};            // kScope: the same, which may end before its scope does
@@ -38,7 +38,8 @@ class Frames {
   static Frames& OfThisThread();
 
   std::size_t Push(Frame frame);
-  // OK and gone when it is on top; FailedPrecondition naming what lies above it otherwise.
+  // OK and gone when it is on top; FailedPrecondition otherwise, naming what lies above it, or that
+  // it was not opened on this thread.
   Status Pop(std::size_t ticket);
   // Pop, or mark as abandoned.
   Status Abandon(std::size_t ticket);
@@ -53,7 +54,6 @@ class Frames {
   void DropAbandoned();
 
   std::vector<Frame> frames_;
-  std::size_t next_ticket_ = 1;
 };
 
 // Pushes for the life of the object.

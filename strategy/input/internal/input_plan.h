@@ -34,7 +34,7 @@ struct InputPlan {
   std::vector<std::string> warnings;
   // Whose it is; it may be gone.
   StrategyRef strategy = {};
-  // What was distributed; absent from a function.
+  // What was distributed, or the shard of it; absent from a function.
   std::optional<data::Pipeline> original;
 };
 

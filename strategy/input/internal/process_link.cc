@@ -9,6 +9,7 @@
 #include "strategy/base/internal/raise.h"
 #include "strategy/core/internal/strategy_ref.h"
 #include "strategy/core/strategy.h"
+#include "strategy/resolver/cluster_resolver.h"
 
 namespace muster::internal {
 namespace {
@@ -70,6 +71,16 @@ InputLink::Report Decode(const Numbers& numbers) {
   return report;
 }
 
+// As the cluster calls this process: a chief makes ranks other numbers than the workers have.
+std::string OwnName(const Strategy& strategy, const collectives::Group& group) {
+  if (const std::shared_ptr<ClusterResolver> resolver = strategy.cluster_resolver()) {
+    const auto type = resolver->task_type();
+    const auto id = resolver->task_id();
+    if (type && id) return *type + ":" + std::to_string(*id);
+  }
+  return "worker " + std::to_string(group.rank());
+}
+
 class ProcessSession final : public InputLink::Session {
  public:
   explicit ProcessSession(StrategyRef strategy) : strategy_(std::move(strategy)) {}
@@ -89,7 +100,13 @@ class ProcessSession final : public InputLink::Session {
     const auto [with_data, with_columns, failed] = all;
     InputLink::Report outcome{.has_data = with_data > 0, .columns = mine.columns};
     const bool some_know = with_columns > 0 && with_columns < group.size();
-    if (failed > 0 || some_know) Learn(group, mine, patience, outcome);
+    if (failed > 0 || some_know) {
+      InputLink::Report named = mine;
+      if (named.error) {
+        named.error = ToError(Annotate(ToStatus(*named.error), OwnName(*strategy_, group)));
+      }
+      Learn(group, named, patience, outcome);
+    }
     return outcome;
   }
 
@@ -98,12 +115,10 @@ class ProcessSession final : public InputLink::Session {
                     std::chrono::milliseconds patience, InputLink::Report& outcome) {
     const auto details = group.Exchange("input step", Encode(mine), patience);
     raise_unless_ok(details.status());
-    for (std::size_t worker = 0; worker < details->size(); ++worker) {
-      const InputLink::Report one = Decode((*details)[worker]);
+    for (const Numbers& said : *details) {
+      const InputLink::Report one = Decode(said);
       if (!outcome.columns) outcome.columns = one.columns;
-      if (!outcome.error && one.error) {
-        outcome.error = ToError(Annotate(ToStatus(*one.error), "worker " + std::to_string(worker)));
-      }
+      if (!outcome.error) outcome.error = one.error;
     }
   }
 

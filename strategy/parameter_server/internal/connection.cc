@@ -61,6 +61,15 @@ bool IsAway(const Status& from_server) {
          from_server.code() == StatusCode::kDeadlineExceeded;
 }
 
+// Whether the strategies of two processes go together. Those that are made later are in one of them
+// alone, and one that is gone (0) has none.
+bool Agree(const std::vector<std::int32_t>& replicas, const std::vector<std::int32_t>& others) {
+  for (std::size_t i = 0; i < std::min(replicas.size(), others.size()); ++i) {
+    if (replicas[i] != 0 && others[i] != 0 && replicas[i] != others[i]) return false;
+  }
+  return true;
+}
+
 Bytes Encode(const PsAccess& access, const std::vector<ps::SpaceId>& spaces) {
   Bytes bytes;
   Codec<std::string>::write(access.job_id, bytes);
@@ -210,26 +219,22 @@ void PsConnection::WatchSettled() {
 
 void PsConnection::CompareReplicas() {
   for (const std::string& task : link_->workers()) {
-    if (compared_.contains(task)) continue;
+    // Each time: one that was lost may be back on another host.
     const auto said = link_->driver().AwaitPerWorker(told_, task, TimePoint::min());
     if (!said.ok()) continue;  // not yet
     ByteReader from(*said);
     const auto replicas = Codec<std::vector<std::int32_t>>::read(from);
-    compared_.insert(task);
     if (first_.empty()) {
       first_ = task;
       replicas_ = replicas;
     }
-    // Those that are made later are in some processes alone.
-    const std::size_t both = std::min(replicas.size(), replicas_.size());
-    if (std::equal(replicas.begin(), replicas.begin() + static_cast<std::ptrdiff_t>(both),
-                   replicas_.begin())) {
-      continue;
-    }
+    if (Agree(replicas, replicas_)) continue;
     link_->Refuse(
-        InvalidArgument("{} has [{}] replicas in its ParameterServerStrategies, {} has [{}]: all "
+        InvalidArgument("{} has [{}] replicas in its ParameterServerStrategies, {} [{}]: all "
                         "workers have as many (GPUs, unless devices are named)",
-                        task, fmt::join(replicas, ", "), first_, fmt::join(replicas_, ", ")));
+                        task, fmt::join(replicas, ", "),
+                        task == first_ ? "before it was lost it had" : first_ + " has",
+                        fmt::join(replicas_, ", ")));
   }
 }
 

@@ -8,7 +8,6 @@
 #include <cstdint>
 #include <map>
 #include <memory>
-#include <set>
 #include <span>
 #include <string>
 #include <thread>
@@ -125,10 +124,9 @@ class PsConnection : public std::enable_shared_from_this<PsConnection> {
   // Servers that did not answer, by task: until then nothing waits for them that need not.
   std::map<std::string, TimePoint> away_ MUSTER_GUARDED_BY(mutex_);
   DroppedVariables dropped_;
-  // The thread's: who was first, what it has said, and who has been compared with it.
+  // The thread's: who was first, and what it has said.
   std::string first_;
   std::vector<std::int32_t> replicas_;
-  std::set<std::string> compared_;
   std::thread settled_;
 };
 

@@ -140,7 +140,8 @@ torch::Tensor RemoteComponent::Snapshot() const {
   if (use.variable == nullptr && driver_ == nullptr) RaiseNotMade();
   if (use.variable == nullptr) return {};
   if (use.session != nullptr) return use.session->Read(use.variable);
-  return ReadOnce(*use.connection, use.variable);
+  // No CachingScope's: a checkpoint holds what is there, not what was read once.
+  return ReadVariable(*use.connection, use.variable, nullptr);
 }
 
 torch::Tensor RemoteComponent::Leaf(int slot, bool trainable) {

@@ -25,6 +25,12 @@ torch::Tensor SumOver(const torch::Tensor& value, const Axes& axes, torch::Scala
   if (!axes.given()) return value;
   const std::vector<std::int64_t> resolved = axes.resolve(value.dim());
   if (resolved.empty()) return value;  // libtorch takes no axes for all
+  // Some versions of libtorch can, for some layouts and axes.
+  if (value.layout() != torch::kStrided) {
+    raise(Unimplemented(
+        "reduce() over axes does not support IndexedSlices or other sparse tensors; reduce "
+        "without axes, or make the value dense by to_dense()"));
+  }
   return value.sum(resolved, /*keepdim=*/false, wide);
 }
 
@@ -184,7 +190,9 @@ torch::Tensor gather_tensors(const std::vector<torch::Tensor>& values, int axis)
   CheckSummable(values);
   std::vector<std::vector<std::int64_t>> shapes;
   for (const torch::Tensor& value : values) {
-    if (value.is_sparse()) raise(Unimplemented("gather does not support IndexedSlices"));
+    if (value.layout() != torch::kStrided) {
+      raise(Unimplemented("gather does not support IndexedSlices or other sparse tensors"));
+    }
     shapes.push_back(value.sizes().vec());
   }
   check_gather(shapes, axis);

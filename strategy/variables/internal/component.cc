@@ -136,9 +136,9 @@ bool OwnComponent::ScatterUnshared(WriteKind kind, const std::string& variable,
   }
   // A view, or what a backward pass has kept.
   if (data_.storage().use_count() != holders) return false;
-  leaves_.clear();
   const Ordinary ordinary(place());
   ScatterInto(kind, variable, data_, argument);
+  leaves_.clear();  // not where the write was refused: the gradients that they have stay
   return true;
 }
 
@@ -169,6 +169,13 @@ void AdoptedComponent::SnapshotInto(torch::Tensor& kept) const {
   const Ordinary ordinary(place());
   CopyInto(data_, kept);
   kept = device::Placed(std::move(kept), place());
+}
+
+bool AdoptedComponent::Holds(const torch::Tensor& value) const {
+  return value.defined() && value.layout() == torch::kStrided &&
+         std::ranges::any_of(adopted_, [&](const torch::Tensor& one) {
+           return one.defined() && one.is_alias_of(value);
+         });
 }
 
 torch::Tensor AdoptedComponent::Leaf(int slot, bool trainable) {

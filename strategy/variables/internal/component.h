@@ -134,6 +134,9 @@ class AdoptedComponent final : public Component {
   void Assign(const torch::Tensor& value, torch::ScalarType type) override;
   bool Apply(WriteKind kind, const std::string& variable, const WriteArgument& argument) override;
 
+  // Whether `value` has the memory of one of its tensors, which a write changes.
+  bool Holds(const torch::Tensor& value) const;
+
   // true: since the last Settle() the value was written through one of its tensors, or the first of
   // them was given other memory; that tensor's value is the component's from here on.
   //   FAILED_PRECONDITION: its shape was changed; the text names it.

@@ -103,18 +103,22 @@ void WriteTogether(VariableState& state, WriteKind write, VariableAggregation ag
   struct Arrival {
     VariableState* variable;
     WriteArgument argument;
-  } mine{&state, argument(state.OwnComponent())};
+  } mine{&state, brought_by(replica.strategy().collectives(),
+                            [&] { return argument(state.OwnComponent()); })};
   const std::string call = fmt::format("{} of variable {}", name_of(write), state.name);
   replica.meet(call, mine, [&](const Arrivals<Arrival>& arrivals) {
+    collectives::Group* const between = replica.strategy().collectives();
     std::vector<WriteArgument> all;
-    for (const Arrival& arrival : arrivals) {
-      if (arrival.variable != &state) {
-        raise(FailedPrecondition("replicas write different variables that are both called {}",
-                                 state.name));
+    brought_by(between, [&] {
+      for (const Arrival& arrival : arrivals) {
+        if (arrival.variable != &state) {
+          raise(FailedPrecondition("replicas write different variables that are both called {}",
+                                   state.name));
+        }
+        all.push_back(arrival.argument);
       }
-      all.push_back(arrival.argument);
-    }
-    if (collectives::Group* const between = replica.strategy().collectives()) {
+    });
+    if (between != nullptr) {
       all = ArgumentsOfAll(*between, call, all);
     }
     // Whichever replica came last: this is the write of all.
@@ -201,30 +205,54 @@ class OnRead : public VariablePolicy {
   bool components_equal() const final { return false; }
   // The first replica's.
   torch::Tensor ReadAcross(VariableState& state) const override {
-    const torch::Tensor first = state.Primary();
     collectives::Group* const between = state.strategy->collectives();
-    return between == nullptr ? first : value_of_first(*between, CallOf(state), first);
+    if (between == nullptr) return state.Primary();
+    state.Sync();
+    const torch::Tensor first = value_of_first(*between, CallOf(state), state.at(0).Snapshot());
+    return first.defined() ? first : state.Primary();  // none has one
   }
   torch::Tensor ReadHere(VariableState& state) const override { return state.Primary(); }
 
  protected:
   static std::string CallOf(const VariableState& state) { return "read of variable " + state.name; }
-  // The values of all components, which are initialised.
+  // The values of all components here. FAILED_PRECONDITION: one has none, as where some replicas
+  // alone have assigned to it.
   static std::vector<torch::Tensor> Values(const VariableState& state) {
-    std::vector<torch::Tensor> values;
-    for (const auto& component : state.components) values.push_back(component->Snapshot());
-    return values;
+    return Required(state, Snapshots(state));
   }
-  // Those of all processes, in the order of replicas.
-  static std::vector<torch::Tensor> AllValues(const VariableState& state) {
+  // Those of all processes, in the order of replicas. All of them hear that one has none: who
+  // raised that alone would leave the others waiting.
+  static std::vector<torch::Tensor> AllValues(VariableState& state) {
     collectives::Group* const between = state.strategy->collectives();
-    if (between == nullptr) return Values(state);
-    return values_of_all(*between, CallOf(state), Values(state));
+    if (between == nullptr) {
+      (void)state.Primary();  // takes over what was done outside run()
+      return Values(state);
+    }
+    state.Sync();
+    return Required(state, values_of_all(*between, CallOf(state), Snapshots(state)));
   }
   // A sum of one is that one: nobody may get hold of a component's own storage to write in.
   static torch::Tensor Reduced(ReduceOp op, const std::vector<torch::Tensor>& values) {
     const torch::Tensor result = reduce_tensors(op, values, Axes());
     return values.size() == 1 ? result.clone() : result;
+  }
+
+ private:
+  static std::vector<torch::Tensor> Snapshots(const VariableState& state) {
+    std::vector<torch::Tensor> values;
+    for (const auto& component : state.components) values.push_back(component->Snapshot());
+    return values;
+  }
+  static std::vector<torch::Tensor> Required(const VariableState& state,
+                                             std::vector<torch::Tensor> values) {
+    for (std::size_t replica = 0; replica < values.size(); ++replica) {
+      if (values[replica].defined()) continue;
+      raise(FailedPrecondition(
+          "variable {} is not initialised: replica {} has given it no value yet; call "
+          "initialize(), or assign() in every replica",
+          state.name, replica));
+    }
+    return values;
   }
 };
 
@@ -257,8 +285,8 @@ class OnReadMean final : public OnRead {
         state.name, torch::toString(type)));
   }
   torch::Tensor ReadAcross(VariableState& state) const override {
-    const torch::Tensor first = state.Primary();  // takes over what was done outside run()
-    return MeanOf(state, first, AllValues(state));
+    const std::vector<torch::Tensor> all = AllValues(state);
+    return MeanOf(state, all[static_cast<std::size_t>(state.strategy->first_replica())], all);
   }
   torch::Tensor ReadHere(VariableState& state) const override {
     const torch::Tensor first = state.Primary();
@@ -286,9 +314,9 @@ class OnReadMean final : public OnRead {
 class OnReadSum final : public OnRead {
  public:
   torch::Tensor ReadAcross(VariableState& state) const override {
-    (void)state.Primary();
+    const std::vector<torch::Tensor> all = AllValues(state);
     const Ordinary ordinary(state.at(0).place());
-    return Reduced(ReduceOp::kSum, AllValues(state));
+    return Reduced(ReduceOp::kSum, all);
   }
   void WriteAcross(VariableState& state, WriteKind write,
                    const ArgumentOf& argument) const override {
@@ -298,11 +326,12 @@ class OnReadSum final : public OnRead {
           "(variable {}): its value is spread over the replicas; assign() the new total",
           name_of(write), state.name));
     }
-    state.WriteAll(write, [&](int index) {
+    const auto part = [&](int index) {
       WriteArgument one = argument(index);
       one.values = PartOf(state, index, one.values);
       return one;
-    });
+    };
+    state.WriteAll(write, {part, argument.source()});
   }
   // An equal share; what integers cannot divide is the first replica's. A value of a type that
   // does not convert stays whole, and is refused where it is written.

@@ -5,6 +5,8 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <type_traits>
+#include <utility>
 
 #include "strategy/base/options.h"
 #include "strategy/base/torch.h"
@@ -16,8 +18,22 @@ class ReplicaContext;
 namespace internal {
 class VariableState;
 
-// What component `index` is to be given.
-using ArgumentOf = std::function<WriteArgument(int component)>;
+// What each component is to be given.
+class ArgumentOf {
+ public:
+  // `source`: the variable that it is read from; null: none.
+  template <class F>
+    requires(std::is_invocable_r_v<WriteArgument, const F&, int> && !std::is_same_v<F, ArgumentOf>)
+  ArgumentOf(F of, VariableState* source = nullptr)  // NOLINT(google-explicit-constructor)
+      : of_(std::move(of)), source_(source) {}
+
+  WriteArgument operator()(int component) const { return of_(component); }
+  VariableState* source() const { return source_; }
+
+ private:
+  std::function<WriteArgument(int component)> of_;
+  VariableState* source_;
+};
 
 // A policy decides; the state that it is given has the components and the locks. Whoever asks has
 // settled where it is: in a replica of the variable's strategy, in update context (where one

@@ -1,6 +1,7 @@
 #include "strategy/variables/internal/variable_state.h"
 
 #include <algorithm>
+#include <functional>
 
 #include "device/placing.h"
 #include "strategy/base/internal/raise.h"
@@ -108,8 +109,22 @@ void VariableState::WriteOne(WriteKind write, int index, const WriteArgument& ar
 }
 
 void VariableState::WriteAll(WriteKind write, const ArgumentOf& argument) {
-  const RecursiveMutexLock lock(mutex_);
-  for (int index = 0; index < size(); ++index) WriteOne(write, index, argument(index));
+  VariableState* const source = argument.source() == nullptr ? this : argument.source();
+  const bool before = std::less<>()(source, this);
+  // Both in one order, whoever assigns which to which.
+  const RecursiveMutexLock first(before ? source->mutex_ : mutex_);
+  const RecursiveMutexLock second(before ? mutex_ : source->mutex_);
+  // All of them before anything is written, which they may be read from.
+  std::vector<WriteArgument> all;
+  for (int index = 0; index < size(); ++index) {
+    WriteArgument& one = all.emplace_back(argument(index));
+    const bool shares = std::ranges::any_of(
+        adopted_, [&](const AdoptedComponent* component) { return component->Holds(one.values); });
+    if (shares) one.values = one.values.clone();
+  }
+  for (int index = 0; index < size(); ++index) {
+    WriteOne(write, index, all[static_cast<std::size_t>(index)]);
+  }
 }
 
 // Settles where the writer is, then asks the policy.
@@ -182,6 +197,13 @@ void VariableState::Initialize(const torch::Tensor& own) {
   torch::Tensor value = own;
   if (collectives::Group* const between = of.collectives()) {
     value = value_of_first(*between, "initial value of variable " + name, own);
+  }
+  if (!value.defined()) {
+    raise(InvalidArgument("the initial value of variable {} is undefined", name));
+  }
+  if (value.layout() != torch::kStrided) {
+    raise(
+        InvalidArgument("the initial value of variable {} is sparse: give to_dense() of it", name));
   }
   const torch::ScalarType type = dtype.value_or(value.scalar_type());
   policy->CheckType(*this, type);

@@ -83,14 +83,29 @@ class VariableState {
  private:
   // Those of `components` that were adopted: all, or none.
   std::vector<AdoptedComponent*> adopted_;
-  // One write of all components at a time; taken before theirs. A write may read the variable.
+  // One write of all components at a time; taken before theirs. Two variables' in the order of
+  // their addresses. What is shown across replicas is read under it.
   RecursiveMutex mutex_;
   // The first tensor has the aggregated value, whether it is another than its own or not.
   std::atomic<bool> shows_across_ = false;
 };
 
 // Makes a variable under `strategy`, without asking creators. Cross-replica context.
+//   INVALID_ARGUMENT, beside those of the specification: within NoVariables.
 Variable MakeVariable(Strategy& strategy, const VariableSpec& spec);
+
+// While it lives its thread makes no variable, those of modules neither, which no creator sees.
+// `where` is the error's subject: "a function that ...".
+class NoVariables {
+ public:
+  explicit NoVariables(const char* where);
+  ~NoVariables();
+  NoVariables(const NoVariables&) = delete;
+  NoVariables& operator=(const NoVariables&) = delete;
+
+ private:
+  const char* const before_;
+};
 
 }  // namespace internal
 }  // namespace muster

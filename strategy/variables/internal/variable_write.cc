@@ -93,14 +93,33 @@ std::vector<torch::Tensor> Rounds(const torch::Tensor& indices) {
   return positions;
 }
 
+// Before anything is written: rows are divided in place, one round after the other.
+void RequireDivisors(const std::string& name, const torch::Tensor& into,
+                     const torch::Tensor& values) {
+  if (!torch::isIntegralType(into.scalar_type(), /*includeBool=*/false)) return;
+  if (!(values == 0).any().item<bool>()) return;
+  raise(InvalidArgument(
+      "scatter_div of variable {}: division by zero, and {} has no infinity; give values that are "
+      "not 0",
+      name, torch::toString(into.scalar_type())));
+}
+
+// Toward zero.
+torch::Tensor Quotient(const torch::Tensor& rows, const torch::Tensor& values) {
+  const torch::ScalarType type = rows.scalar_type();
+  if (!torch::isIntegralType(type, /*includeBool=*/true)) return rows / values;
+  if (type == torch::kByte || type == torch::kBool) return rows.div(values, "trunc");
+  // The least number by -1 would trap; as elsewhere, it wraps around.
+  const torch::Tensor negates = values == -1;
+  return torch::where(negates, rows.neg(), rows.div(values.masked_fill(negates, 1), "trunc"));
+}
+
 torch::Tensor Combine(WriteKind kind, const torch::Tensor& rows, const torch::Tensor& values) {
   switch (kind) {
     case WriteKind::kScatterMul:
       return rows * values;
     case WriteKind::kScatterDiv:
-      return torch::isIntegralType(rows.scalar_type(), /*includeBool=*/true)
-                 ? rows.div(values, "trunc")
-                 : rows / values;
+      return Quotient(rows, values);
     case WriteKind::kScatterMin:
       return torch::minimum(rows, values);
     case WriteKind::kScatterMax:
@@ -221,6 +240,7 @@ void ScatterInto(WriteKind kind, const std::string& name, torch::Tensor into,
   RequireRows(name, into);
   const torch::Tensor indices = Indices(name, argument.indices, into.size(0));
   const torch::Tensor values = Rows(name, argument.values, indices.numel(), into);
+  if (kind == WriteKind::kScatterDiv) RequireDivisors(name, into, values);
   const torch::Tensor all = indices.to(into.device());
   if (kind == WriteKind::kScatterAdd) return void(into.index_add_(0, all, values));
   if (kind == WriteKind::kScatterSub) return void(into.index_add_(0, all, values, -1));
@@ -237,7 +257,8 @@ WriteArgument Aggregate(WriteKind kind, const std::string& name, VariableAggrega
   if (aggregation == VariableAggregation::kOnlyFirstReplica || all.size() == 1) return all[0];
   const bool sum = aggregation == VariableAggregation::kSum;
   if (SameOnAll(all)) {
-    if (!sum) return all[0];
+    // Nothing, however often, as of reduce(): how a sum is begun anew.
+    if (!sum || (!is_scatter(kind) && all[0].number && !all[0].values.is_nonzero())) return all[0];
     raise(InvalidArgument(
         "A non-DistributedValues value cannot be reduced with the given reduce op SUM: {} of "
         "variable {} got the same {} on all {} replicas; give each replica a value of its own, or "

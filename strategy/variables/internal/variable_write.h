@@ -48,7 +48,7 @@ torch::Tensor Written(WriteKind kind, const std::string& name, const torch::Tens
 void ScatterInto(WriteKind kind, const std::string& name, torch::Tensor into,
                  const WriteArgument& argument);
 // One argument of what all replicas brought, for a variable that looks like `like`.
-// INVALID_ARGUMENT: SUM of one number or object that all of them brought.
+// INVALID_ARGUMENT: SUM of one number other than 0, or of one object, that all of them brought.
 WriteArgument Aggregate(WriteKind kind, const std::string& name, VariableAggregation aggregation,
                         const std::vector<WriteArgument>& all, const torch::Tensor& like);
 

@@ -252,7 +252,7 @@ TEST_CASE_METHOD(LaunchFixture, "what cannot be launched is refused with the rea
                 "--send belongs to commands"));
   CHECK(Refuses({"submit", "--strategy", "parameter_server", "--restart-policy", "exit-code", "--",
                  "./notes"},
-                "--restart-policy exit-code belongs to commands"));
+                "--restart-policy exit-code belongs to commands: --strategy none, or"));
   CHECK(Refuses({"submit", "-f", "job.yaml", "--send", "notes"}, "--send belongs to a program"));
   CHECK(api.submitted.empty());
 }

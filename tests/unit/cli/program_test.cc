@@ -11,6 +11,7 @@
 #include "cli/upload.h"
 #include "common/process/executable.h"
 #include "tests/support/catch.h"
+#include "tests/support/other_user.h"
 #include "tests/support/temp_folder.h"
 #include "tests/unit/cli/fake_job_api.h"
 
@@ -127,6 +128,40 @@ TEST_CASE_METHOD(ProgramFixture, "what cannot be a program is refused with the r
   CHECK(refuses(words, "is not executable: chmod +x " + words));
   CHECK(api.submitted.empty());
   CHECK(api.files.empty());
+}
+
+TEST_CASE_METHOD(ProgramFixture,
+                 "a file that may not be read is a mistake and no question of the token",
+                 "[cli][unit]") {
+  if (!muster::testing::MayBeOthers()) return;
+  namespace fs = std::filesystem;
+  fs::permissions(folder.path(), fs::perms(0055), fs::perm_options::add);
+  const std::string open = Make("open", "#!/bin/sh\n");
+  fs::permissions(open, fs::perms(0055), fs::perm_options::add);
+  fs::permissions(words, fs::perms::owner_all);
+  const std::string secret = folder.Write("secret", "x = 1");
+  const std::string checkpoint = folder / "closed";
+  fs::create_directory(checkpoint);
+  fs::permissions(checkpoint, fs::perms::owner_all);
+
+  const auto ends_with = [this](const std::vector<std::string>& line) {
+    const muster::testing::OtherUser other([this, &line] {
+      const int code = static_cast<int>(Run(line));
+      return std::to_string(code) + " " + err.str();
+    });
+    return other.Words();
+  };
+  const std::string program = ends_with({"submit", "--", words});
+  CAPTURE(program);
+  CHECK(program.starts_with("2 error: open " + words + ": Permission denied: it is sent"));
+  const std::string sent = ends_with({"submit", "--send", secret, "--", open});
+  CAPTURE(sent);
+  CHECK(sent.starts_with("2 "));
+  CHECK(sent.find("open " + secret + ": Permission denied") != std::string::npos);
+  const std::string folder_of_another =
+      ends_with({"checkpoints", "verify", checkpoint + "/step-000000000020"});
+  CAPTURE(folder_of_another);
+  CHECK(folder_of_another.starts_with("4 "));
 }
 
 TEST_CASE_METHOD(ProgramFixture, "a program of more than 256 MiB is not sent", "[cli][unit]") {

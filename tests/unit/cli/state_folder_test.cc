@@ -7,6 +7,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "cli/exit_code.h"
 #include "tests/support/catch.h"
 #include "tests/support/temp_folder.h"
 
@@ -36,6 +37,16 @@ TEST_CASE("a state folder whose path is not UTF-8 is refused, and not made", "[c
   CHECK(MakeStateFolder(folder / "odd-\xFF", "/nowhere").status().code() ==
         StatusCode::kInvalidArgument);
   CHECK(fs::is_empty(folder.path()));
+}
+
+TEST_CASE("a state folder that cannot be made there is no question of the token", "[cli][unit]") {
+  // Nobody may make folders there, root neither.
+  const Status named = MakeStateFolder("/sys/muster-state", "/nowhere").status();
+  CAPTURE(ToString(named));
+  CHECK(CodeOf(named) == ExitCode::kRefused);
+  const Status unnamed = MakeStateFolder("", "/sys").status();
+  CAPTURE(ToString(unnamed));
+  CHECK(CodeOf(unnamed) == ExitCode::kRefused);
 }
 
 TEST_CASE("a state folder that nobody named is a new one, though an earlier cluster had this pid",

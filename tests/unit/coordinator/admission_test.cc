@@ -52,6 +52,28 @@ TEST_CASE("A slot that one job was promised goes to no second one whose tasks co
   CHECK(cluster.State("job") == v1::JOB_STATE_RUNNING);
 }
 
+TEST_CASE("A job whose tasks are back is at no moment said to wait for other jobs while none runs",
+          "[coordinator][unit]") {
+  Cluster cluster;
+  cluster.JoinAll(0, 1);
+  REQUIRE(cluster.Submit(Cluster::WithoutServers("job")).ok());
+  REQUIRE(cluster.State() == v1::JOB_STATE_RUNNING);
+  cluster.RestartCoordinator();
+  REQUIRE(cluster.State() == v1::JOB_STATE_RESTORING);
+
+  auto daemon = std::make_shared<testing::FakeDaemon>(cluster, TaskId{"worker", 0}, "boot-2");
+  cluster.daemons[{"worker", 0}] = daemon;
+  v1::Register info;
+  *info.mutable_task() = ToProto(TaskId{"worker", 0});
+  info.set_boot_id("boot-2");
+  daemon->session = *cluster.core->Register(info, daemon);
+  // Before anything that the registration has led to.
+  CHECK(cluster.job().record().job().reason() != "WAITING_FOR_SLOT");
+  cluster.Settle();
+  CHECK(cluster.job().admitted());
+  CHECK(cluster.job().record().job().reason() != "WAITING_FOR_SLOT");
+}
+
 TEST_CASE("A job whose servers stay away gives its slot up, and takes the next one that is free",
           "[coordinator][unit]") {
   Coordinator::Options options;

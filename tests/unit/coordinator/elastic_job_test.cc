@@ -17,6 +17,10 @@ TEST_CASE("An elastic job begins with those that are there, and takes who comes 
   (void)cluster.Join({"worker", 1});
 
   REQUIRE(cluster.job().state() == v1::JOB_STATE_RUNNING);
+  const auto running = cluster.EventOf("JOB_RUNNING", "train");
+  REQUIRE(running.has_value());
+  CHECK(running->fields().at("processes") == "2");
+  CHECK(running->fields().at("restarts") == "0");
   CHECK(cluster.Running() == 2);
   CHECK(cluster.Known(0).size() == 2);
   CHECK(cluster.Known(0) == cluster.Known(1));
@@ -229,6 +233,28 @@ TEST_CASE("A lost process whose worker comes anew to another coordinator keeps i
   cluster.Pass(Millis(25'000));
 
   CHECK(cluster.Running() == 1);
+}
+
+TEST_CASE("A process that ended with its worker while no coordinator was there is replaced at once",
+          "[coordinator][launch][elastic]") {
+  ElasticCluster cluster;
+  cluster.JoinAll(0, 2);
+  cluster.Run(ElasticSpec(1, 2));
+  const v1::StartLaunch launched = cluster.at({"worker", 0}).launched;
+  const std::uint64_t before = cluster.Task(1).launch();
+  cluster.RestartCoordinator();
+
+  cluster.Join({"worker", 0}).launched = launched;
+  cluster.at({"worker", 0}).LaunchedProcess(0, v1::LaunchEvent::KIND_STARTED);
+  (void)cluster.Join({"worker", 1}, "boot-2");
+  // It may tell of one yet.
+  CHECK(cluster.Task(1).launch() == before);
+  cluster.Pass(Millis(1'500));
+
+  CHECK(cluster.Task(0).launch() == launched.launch());
+  CHECK(cluster.Running() == 2);
+  CHECK(cluster.Task(1).launch() != before);
+  CHECK(cluster.job().restarts() == 0);
 }
 
 TEST_CASE("A process that ended well as asked is no sign of the job's end to another coordinator",

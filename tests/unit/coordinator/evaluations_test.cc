@@ -304,8 +304,14 @@ TEST_CASE_METHOD(Evaluated, "an evaluation that fails is tried again, and given 
   Pass(Millis(10'000));
   CHECK((Asked() == Steps{10, 10, 10, 10, 10, 20}));
 
+  // Data that is another than when the job was checked may have come damaged: once more.
+  evaluator.refuse[kEvaluate] = DataLoss("/data/held-out.csv on host b: changed since");
+  TrainAndSave(21, 30);
+  Pass(Millis(10'000));
+  CHECK((Asked() == Steps{10, 10, 10, 10, 10, 20, 30, 30}));
+
   evaluator.refuse.clear();
-  TrainAndSave(21, 100);
+  TrainAndSave(31, 100);
   REQUIRE(FinishJob().ok());
   Settle();
   CHECK((WithFigures() == Steps{100}));

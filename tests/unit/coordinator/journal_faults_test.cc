@@ -273,6 +273,24 @@ TEST_CASE("A drain ends in time though the database's disk hangs", "[coordinator
   CHECK(drained);
 }
 
+TEST_CASE("The events that a job shows are those that its database keeps", "[coordinator][unit]") {
+  RunningJob cluster;
+  cluster.job().story().Tell("WORKER_LOST", "worker:0 was lost");
+  for (int i = 0; i < 1'300; ++i) cluster.job().story().Tell("CHECKPOINT_SAVED", "saved");
+  cluster.Settle();
+  const v1::Job shown = cluster.Described();
+  const auto kept = cluster.journal->LoadEvents(shown.id());
+
+  REQUIRE(kept.ok());
+  CHECK(shown.events_size() == static_cast<int>(Journal::kMaxEvents));
+  REQUIRE(kept->size() == Journal::kMaxEvents);
+  for (int i = 0; i < shown.events_size(); ++i) {
+    REQUIRE(shown.events(i).sequence() == (*kept)[static_cast<std::size_t>(i)].sequence());
+  }
+  CHECK(cluster.EventOf("WORKER_LOST"));
+  CHECK(cluster.EventOf("JOB_RUNNING"));
+}
+
 TEST_CASE("A job that goes on after its end keeps its events and numbers them on",
           "[coordinator][unit]") {
   RunningJob cluster;

@@ -66,6 +66,50 @@ TEST_CASE("Jobs, events and checkpoints come back as they were", "[coordinator][
   CHECK((*jobs)[0].checkpoints[0].step() == 20);
 }
 
+TEST_CASE("Of many events what is routine goes first and what was lost stays",
+          "[coordinator][unit]") {
+  const muster::testing::TempFolder dir;
+  const auto journal = OpenSqliteJournal(dir.path());
+  REQUIRE(journal.ok());
+  std::uint64_t sequence = 0;
+  const auto tell = [&](const char* reason, int times) {
+    for (int i = 0; i < times; ++i) {
+      v1::Event event;
+      event.set_sequence(++sequence);
+      event.set_reason(reason);
+      REQUIRE((*journal)->AddEvent("job-1", event).ok());
+    }
+  };
+  tell("WORKER_LOST", 2);
+  tell("CHECKPOINT_SAVED", 1'200);
+  auto events = (*journal)->LoadEvents("job-1");
+  REQUIRE(events.ok());
+  REQUIRE(events->size() == Journal::kMaxEvents);
+  CHECK((*events)[1].reason() == "WORKER_LOST");
+  CHECK((*events)[2].sequence() == 205);
+
+  // One that was refused is written again behind later ones.
+  v1::Event late;
+  late.set_sequence(3);
+  late.set_reason("CHECKPOINT_SAVED");
+  REQUIRE((*journal)->AddEvent("job-1", late).ok());
+  events = (*journal)->LoadEvents("job-1");
+  REQUIRE(events.ok());
+  CHECK(events->size() == Journal::kMaxEvents);
+  CHECK((*events)[1].reason() == "WORKER_LOST");
+  CHECK((*events)[2].sequence() == 205);
+
+  // Where nothing is routine but what is new, the oldest goes.
+  tell("WORKER_LOST", 1'100);
+  tell("EVALUATED", 1);
+  events = (*journal)->LoadEvents("job-1");
+  REQUIRE(events.ok());
+  REQUIRE(events->size() == Journal::kMaxEvents);
+  CHECK(events->front().reason() == "WORKER_LOST");
+  CHECK(events->front().sequence() > 2);
+  CHECK(events->back().reason() == "EVALUATED");
+}
+
 TEST_CASE("A second coordinator on the same directory is refused", "[coordinator][unit]") {
   const muster::testing::TempFolder dir;
   const auto first = OpenSqliteJournal(dir.path());
@@ -184,6 +228,50 @@ TEST_CASE("A database whose bytes are damaged anywhere is read right or refused,
     const auto jobs = (*opened)->LoadJobs();
     if (jobs.ok()) CHECK(jobs->size() <= 20);
   }
+}
+
+TEST_CASE("Nothing is written to a database whose folder is removed or replaced, until it is back",
+          "[coordinator][unit]") {
+  const muster::testing::TempFolder dir;
+  const std::string state = dir / "state";
+  const auto journal = OpenSqliteJournal(state);
+  REQUIRE(journal.ok());
+  REQUIRE((*journal)->SaveJob(Record(1)).ok());
+  std::filesystem::rename(state, dir / "kept");
+  v1::Event event;
+  event.set_sequence(1);
+  const auto refused = [&] {
+    const Status saved = (*journal)->SaveJob(Record(2));
+    CHECK(saved.code() == StatusCode::kFailedPrecondition);
+    CHECK(Message(saved).find(state + "/coordinator.db was removed, moved or replaced") !=
+          std::string::npos);
+    CHECK((*journal)->AddEvent("job-1", event).code() == StatusCode::kFailedPrecondition);
+    CHECK((*journal)->DeleteJob("job-1").code() == StatusCode::kFailedPrecondition);
+  };
+  refused();
+  // Another one's.
+  std::filesystem::create_directory(state);
+  (void)Database(state);
+  refused();
+  std::filesystem::remove_all(state);
+  std::filesystem::rename(dir / "kept", state);
+  CHECK((*journal)->SaveJob(Record(2)).ok());
+  CHECK((*journal)->LoadJobs()->size() == 2);
+}
+
+TEST_CASE("What the database's file and folder do not allow is told from who is busy with it",
+          "[coordinator][unit]") {
+  const muster::testing::TempFolder dir;
+  const std::string path = dir / "rows.db";
+  sqlite3* db = nullptr;
+  CHECK(sqlite3_open_v2(path.c_str(), &db, SQLITE_OPEN_READWRITE, nullptr) == SQLITE_CANTOPEN);
+  CHECK(Failed(db, "open").code() == StatusCode::kFailedPrecondition);
+  sqlite3_close(db);
+  Execute(path, "CREATE TABLE rows(row INTEGER)");
+  REQUIRE(sqlite3_open_v2(path.c_str(), &db, SQLITE_OPEN_READONLY, nullptr) == SQLITE_OK);
+  CHECK(Statement(db, "INSERT INTO rows VALUES(1)").Run().code() ==
+        StatusCode::kFailedPrecondition);
+  sqlite3_close(db);
 }
 
 // As on a network file system, where a reader keeps who writes from its COMMIT.

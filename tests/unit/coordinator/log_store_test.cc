@@ -40,6 +40,34 @@ TEST_CASE("Lines are read by task, from a cursor on", "[coordinator][unit]") {
   CHECK(logs.Read("other", {})->records.empty());
 }
 
+TEST_CASE("Lines of a host whose clock is off count by when they came", "[coordinator][unit]") {
+  const muster::testing::TempFolder dir;
+  constexpr std::int64_t kHour = 3'600'000'000;
+  const auto at = [](std::int64_t time_us) {
+    v1::LogLines lines;
+    lines.add_lines()->set_time_us(time_us);
+    return lines.lines();
+  };
+  const std::int64_t now = 1'000 * kHour;
+  {
+    LogStore logs({.directory = dir.path()});
+    REQUIRE(logs.Append("job", "worker:0", at(now - 2 * kHour), now).ok());  // two hours behind
+    REQUIRE(logs.Append("job", "worker:1", at(now + 2 * kHour), now - kHour).ok());  // ahead
+    REQUIRE(logs.Append("job", "worker:2", at(now - 30'000'000), now).ok());
+    REQUIRE(logs.Append("job", "worker:3", at(now - 2 * kHour)).ok());
+  }
+  // Another coordinator, too.
+  LogStore logs({.directory = dir.path()});
+  const auto page = logs.Read("job", {.since_us = now - 10'000'000});
+  REQUIRE(page->records.size() == 1);
+  CHECK(page->records[0].task() == "worker:0");
+  CHECK(page->records[0].line().time_us() == now - 2 * kHour);
+  CHECK(logs.Read("job", {.since_us = now - 60'000'000})->records.size() == 2);
+  const auto all = logs.Read("job", {});
+  REQUIRE(all->records.size() == 4);
+  CHECK(all->records[1].line().time_us() == now + 2 * kHour);
+}
+
 TEST_CASE("What is read is UTF-8, also of lines that are cut within a character",
           "[coordinator][unit]") {
   const muster::testing::TempFolder dir;

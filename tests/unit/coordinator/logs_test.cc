@@ -94,6 +94,20 @@ TEST_CASE("Lines of an earlier coordinator are recalled, and a forgotten job's a
   CHECK(later.Last("job", "worker:0").empty());
 }
 
+TEST_CASE("The newest lines of a task are those of its present process", "[coordinator][unit]") {
+  Fixture f;
+  f.logs.Append("job", "worker:0", Line("of the first"));
+  f.logs.NoteStart("job", "worker:0");
+  CHECK(f.logs.Last("job", "worker:0").empty());
+  // What is read of an earlier coordinator's comes late.
+  f.logs.Recall("job");
+  f.disk.Answer();
+  CHECK(f.logs.Last("job", "worker:0").empty());
+  f.logs.Append("job", "worker:0", Line("of the second"));
+  CHECK(f.logs.Last("job", "worker:0") == std::vector<std::string>{"of the second"});
+  CHECK(f.ReadAll() == std::vector<std::string>{"of the first", "of the second"});
+}
+
 TEST_CASE("The newest lines of the jobs that wrote last are kept, of the others none",
           "[coordinator][unit]") {
   Fixture f;

@@ -163,9 +163,22 @@ TEST_CASE("A restarted coordinator begins main anew under on_failure, with other
   const Incarnation driver = cluster.words().driver();
   const std::uint64_t executor = cluster.Members().workers(0).incarnation();
   const std::uint64_t view = cluster.words().record().plan().view();
+  v1::FromProgram message;
+  v1::ProgramReport& report = *message.mutable_report();
+  report.set_done(7);
+  report.set_queued(2);
+  report.set_in_flight(3);
+  report.set_phase("epoch 2");
+  cluster.core->OnDriverMessage(cluster.words().id(), driver, message);
+  cluster.words().story().Persist();
+  cluster.Settle();
 
   cluster.RestartCoordinator();
   CHECK(cluster.State() == v1::JOB_STATE_RESTORING);
+  const v1::ProgramReport now = cluster.Described("words").program();
+  CHECK(now.done() == 7);
+  CHECK(now.queued() + now.in_flight() == 0);
+  CHECK(now.phase().empty());
   (void)cluster.Join({"worker", 0}, "boot-1");
   REQUIRE(cluster.drivers.launched.size() == 2);
   CHECK(cluster.words().driver() > driver);
@@ -421,6 +434,33 @@ TEST_CASE("An executor that has printed nothing did not end by what the one befo
   REQUIRE(cluster.Verdicts().size() == 1);
   CHECK(cluster.Verdicts()[0].last_lines().empty());
   CHECK(cluster.EventOf("EXECUTOR_LOST", "words")->log_lines().empty());
+}
+
+TEST_CASE("What is told of a lost worker are the lines of its last executor and of none before",
+          "[coordinator][program]") {
+  Programs cluster;
+  cluster.JoinAll(0, 2);
+  cluster.Run();
+  FakeDaemon& worker = cluster.at({"worker", 0});
+  const auto prints = [&](const std::string& text) {
+    v1::DaemonMessage message;
+    message.mutable_log()->set_job_id(cluster.words().id());
+    message.mutable_log()->add_lines()->set_text(text);
+    worker.Say(message);
+  };
+  prints("of the first");
+  worker.Executor(v1::ExecutorEvent::KIND_EXITED, "signal SIGSEGV");
+  cluster.Pass(Millis(1'000));
+  REQUIRE(cluster.Starts({"worker", 0}) == 2);
+  const bool says = GENERATE(false, true);
+  if (says) prints("of the second");
+
+  cluster.Kill({"worker", 0});
+  cluster.Pass(Millis(5'000));
+  const auto lost = cluster.EventOf("WORKER_LOST", "words");
+  REQUIRE(lost.has_value());
+  REQUIRE(lost->log_lines_size() == (says ? 1 : 0));
+  if (says) CHECK(lost->log_lines(0) == "of the second");
 }
 
 }  // namespace

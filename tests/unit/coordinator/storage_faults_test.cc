@@ -148,6 +148,9 @@ TEST_CASE("A folder that hangs while it is searched is named", "[coordinator][un
   REQUIRE(cluster.EventOf("CHECKPOINTS_UNREADABLE"));
   CHECK(cluster.EventOf("CHECKPOINTS_UNREADABLE")->message().find("has not answered for 60 s") !=
         std::string::npos);
+  const auto unreadable = cluster.EventOf("CHECKPOINTS_UNREADABLE");
+  CHECK_FALSE(unreadable->fields().at("directory").empty());
+  CHECK(unreadable->fields().at("code") == "DEADLINE_EXCEEDED");
   CHECK(cluster.State() == v1::JOB_STATE_RESTORING);
 }
 

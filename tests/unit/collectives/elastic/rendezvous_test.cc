@@ -178,6 +178,48 @@ struct TwoOfThree {
   TimePoint now{std::chrono::hours(1)};
 };
 
+TEST_CASE("a group goes on until it is known of one that asks whether it reaches all members",
+          "[collectives][elastic][unit]") {
+  TwoOfThree both;
+  Rendezvous& zero = both.zero;
+  Rendezvous& one = both.one;
+  TimePoint& now = both.now;
+  const Silence silence = GENERATE(Silence::kCutOff, Silence::kMute);
+  Rendezvous two = TwoOfThree::Made(2, 12);
+  two.Seek("b:2", now);
+  CHECK_FALSE(two.report().settled);
+  // Worker 2 asks worker 0, then worker 1, which does not answer; worker 0 learns of that in the
+  // next look around.
+  const auto look = [&](bool reaches_one) {
+    zero.OnReport(two.report(), now);
+    two.OnReport(zero.report(), now);
+    if (reaches_one) {
+      one.OnReport(two.report(), now);
+      two.OnReport(one.report(), now);
+    } else {
+      two.OnSilence(1, silence, now);
+    }
+    return zero.SomebodyWaits(now);
+  };
+  for (int again = 0; again < 8; ++again) {
+    CHECK_FALSE(look(false));
+    now += Millis(200);
+  }
+  CHECK(two.report().settled);
+  CHECK(two.report().unreached == std::vector<int>{1});
+
+  // It answers, once; what is known then holds until it has not answered again.
+  CHECK_FALSE(look(true));
+  CHECK(look(true));
+  CHECK(one.SomebodyWaits(now));
+  CHECK(look(false));
+  CHECK_FALSE(look(false));
+  // What it has said long ago does not count.
+  CHECK_FALSE(look(true));
+  CHECK(look(true));
+  CHECK_FALSE(zero.SomebodyWaits(now + Rendezvous::kSilent));
+}
+
 TEST_CASE("who stood still does not wait for one that may have gone on and has ended since",
           "[collectives][elastic][unit]") {
   TwoOfThree both;
@@ -286,6 +328,7 @@ TEST_CASE("a report that names workers whom this one's list does not have is ano
     for (Rendezvous* worker : {&zero, &one}) worker->Seek("a:0", now);
     WorkerReport report = one.report();
     report.generation = Generation(1'024);
+    report.settled = true;
     const WorkerName stranger{.worker = GENERATE(2, -1, 1'000'000), .incarnation = Incarnation(3)};
     if (GENERATE(true, false)) {
       report.members = {one.report().name, stranger};

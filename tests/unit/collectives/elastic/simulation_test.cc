@@ -103,20 +103,19 @@ class World {
     }
     SetApart(a, b, true);
     CheckTrainTogether(size() - 1, limit);
-    // Who is left out does not disturb them.
-    const std::size_t groups = groups_.size();
-    const std::uint64_t before = Furthest();
-    RunFor(Millis(1'000));
-    CHECK(Furthest() > before + 2);
-    CHECK(groups_.size() == groups);
+    CheckUndisturbed();
+    CheckAllMeet(a, b);
+  }
 
-    SetApart(a, b, false);
-    CheckTrainTogether(size(), kGoOnWithin);
-    CHECK(TickUntil(Millis(60'000), [&] { return AllOver(); }));
-    for (const Worker& worker : workers_) {
-      CHECK(worker.committed.step == kSteps);
-      CHECK(worker.committed.hash == history_[kSteps]);
-    }
+  // Worker b ends and is started again, where it does not reach worker a; all others reach both.
+  void RunWithNewcomerApart(std::size_t a, std::size_t b) {
+    REQUIRE(TickUntil(kGoOnWithin, [&] { return TrainTogether(size(), 1); }));
+    End(b);
+    CheckTrainTogether(size() - 1, kGoOnWithin);
+    SetApart(a, b, true);
+    Start(b);
+    CheckUndisturbed();
+    CheckAllMeet(a, b);
   }
 
   int errors = 0;
@@ -161,6 +160,24 @@ class World {
   }
   void RunFor(Millis time) {
     (void)TickUntil(time, [] { return false; });
+  }
+  // Who is left out does not disturb those that train.
+  void CheckUndisturbed() {
+    const std::size_t groups = groups_.size();
+    const std::uint64_t before = Furthest();
+    RunFor(Millis(1'000));
+    CHECK(Furthest() > before + 2);
+    CHECK(groups_.size() == groups);
+  }
+  // Once a and b reach each other, to the end of the run.
+  void CheckAllMeet(std::size_t a, std::size_t b) {
+    SetApart(a, b, false);
+    CheckTrainTogether(size(), kGoOnWithin);
+    CHECK(TickUntil(Millis(60'000), [&] { return AllOver(); }));
+    for (const Worker& worker : workers_) {
+      CHECK(worker.committed.step == kSteps);
+      CHECK(worker.committed.hash == history_[kSteps]);
+    }
   }
 
   void Start(std::size_t i) {
@@ -458,20 +475,35 @@ TEST_CASE("a step that counts is never done again by others, with workers cut of
   CheckNoStepTwice({.kills = true, .cuts = true});
 }
 
-// Which two of how many workers, and since when: the seed says.
-TEST_CASE("of workers of which two do not reach each other all but one go on soon, and it joins",
-          "[collectives][elastic][sim]") {
-  testing::EachSeed(1'000, [](std::uint64_t seed) {
+// Which two of how many workers are apart, the seed says; a is the lower one.
+void EachPairApart(
+    const std::function<void(World&, std::uint64_t, std::size_t, std::size_t)>& run) {
+  testing::EachSeed(1'000, [&](std::uint64_t seed) {
     const int workers = 3 + static_cast<int>(seed % 3);
     std::mt19937_64 random(seed);
     const std::size_t b = 1 + random() % static_cast<std::size_t>(workers - 1);
     const std::size_t a = random() % b;
-    const bool from_the_beginning = seed % 2 == 0;
-    INFO("workers " << a << " and " << b << " of " << workers << " are apart "
-                    << (from_the_beginning ? "from the beginning" : "later"));
+    INFO("workers " << a << " and " << b << " of " << workers << " are apart");
     World world(seed, {.kills = false, .misses = false, .slow = true}, workers);
-    world.RunWithPairApart(a, b, from_the_beginning);
+    run(world, seed, a, b);
     CHECK(world.errors == 0);
+  });
+}
+
+TEST_CASE("of workers of which two do not reach each other all but one go on soon, and it joins",
+          "[collectives][elastic][sim]") {
+  EachPairApart([](World& world, std::uint64_t seed, std::size_t a, std::size_t b) {
+    const bool from_the_beginning = seed % 2 == 0;
+    INFO((from_the_beginning ? "from the beginning" : "later"));
+    world.RunWithPairApart(a, b, from_the_beginning);
+  });
+}
+
+TEST_CASE("a worker that starts and does not reach one of those that train leaves them alone",
+          "[collectives][elastic][sim]") {
+  EachPairApart([](World& world, std::uint64_t seed, std::size_t a, std::size_t b) {
+    if (seed % 4 < 2) std::swap(a, b);
+    world.RunWithNewcomerApart(a, b);
   });
 }
 

@@ -147,6 +147,27 @@ TEST_CASE("accelerators are those of the task, without CPUs", "[cluster][unit][s
         StatusCode::kFailedPrecondition);
 }
 
+TEST_CASE("the devices of a single task are those that this process calls its own",
+          "[cluster][unit][spec][TFC-08]") {
+  FakeDevices devices({"/job:localhost/replica:0/task:0/device:GPU:0",
+                       "/job:localhost/replica:0/task:0/device:GPU:1",
+                       "/job:localhost/replica:0/task:0/device:CPU:0",
+                       "/job:worker/replica:0/task:1/device:GPU:0"});
+  const auto count = [&](const std::string& workers, const ClusterTask& of = {}) {
+    return WithTfConfig("{\"cluster\": {\"worker\": " + workers +
+                            "}, \"task\": {\"type\": \"worker\", \"index\": 0}}",
+                        {.devices = &devices})
+        .NumAccelerators(of)
+        .value();
+  };
+
+  CHECK(count(R"(["w0:1"])") == AcceleratorCounts{{"GPU", 2}});
+  CHECK(count(R"(["w0:1"])", {.task_type = "ps", .task_id = 0}).empty());
+  // A server that is asked would list somebody else's under that name.
+  CHECK(count(R"(["w0:1", "w1:1"])").empty());
+  CHECK(devices.asked == std::vector<std::string>{"", "", "w0:1"});
+}
+
 TEST_CASE("without TF_CONFIG there is no cluster and no task", "[cluster][unit][spec][TFC-09]") {
   for (const auto& environment : {FixedEnvironment({}), FixedEnvironment({{"TF_CONFIG", ""}})}) {
     TfConfigResolver resolver(environment);
@@ -297,6 +318,8 @@ TEST_CASE("the first resolver speaks for a union unless overridden",
   CHECK(overridden->TaskId().value() == 0);  // 0 is a value, not "missing"
   CHECK(overridden->RpcLayer().value() == "test");
   CHECK(overridden->Master({.task_type = "ps", .task_id = 0}).value() == "test://p0:1");
+  CHECK(overridden->Master().value() == "grpc://m1:1");  // the first's, whoever this task is
+  CHECK(overridden->Master({.task_type = "worker"}).value() == "grpc://m1:1");
   REQUIRE(overridden->SetTaskId(3).ok());
   CHECK(overridden->TaskId().value() == 3);
 }

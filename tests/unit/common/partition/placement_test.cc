@@ -1,5 +1,6 @@
 #include "common/partition/placement.h"
 
+#include <limits>
 #include <string>
 #include <utility>
 #include <vector>
@@ -52,6 +53,15 @@ TEST_CASE("a max size partitioner fits whole rows into its size",
   CHECK(MaxSizeShards(Float({6, 1}), 1024, std::nullopt).value() == 1);
   CHECK(MaxSizeShards(Float({10, 3}), 50, std::nullopt).value() == 3);
   CHECK(MaxSizeShards(Float({5, 1000}), 100, std::nullopt).value() == 5);
+}
+
+TEST_CASE("a max size without bounds leaves a variable whole, of bytes as well",
+          "[partition][unit][spec][PRT-03]") {
+  const Shape shape{10};
+  const std::int64_t most = std::numeric_limits<std::int64_t>::max();
+  CHECK(MaxSizeShards({shape, DType::kUint8}, most, std::nullopt).value() == 1);
+  CHECK(MaxSizeShards({shape, DType::kUint8}, most, 4).value() == 1);
+  CHECK(MaxSizeShards(Float(shape), most, std::nullopt).value() == 1);
 }
 
 TEST_CASE("4 MiB by 256 KiB are 16 shards, or as many as allowed",

@@ -15,6 +15,7 @@
 #include "muster/v1/jobs.grpc.pb.h"
 #include "services/common/grpc_channel.h"
 #include "services/coordinator/coordinator_node.h"
+#include "services/coordinator/front.h"
 #include "tests/support/catch.h"
 #include "tests/support/temp_folder.h"
 #include "tests/unit/services/coordinator/abc.h"
@@ -515,6 +516,23 @@ TEST_CASE("A backup is streamed whole, and leaves nothing beside the state", "[s
   // Who gives up in the middle is no trouble for the next one.
   CHECK(Message(api->Backup([](const std::string&) { return Aborted("enough"); })) == "enough");
   CHECK(api->GetStatus().ok());
+}
+
+TEST_CASE("What the coordinator's own disk refuses is no question of a token or of a name",
+          "[services][unit]") {
+  CHECK(OfDisk(PermissionDenied("make /x: Read-only file system")).code() ==
+        StatusCode::kFailedPrecondition);
+  CHECK(OfDisk(ResourceExhausted("no space")).code() == StatusCode::kResourceExhausted);
+  Fixture f;
+  const cli::Cluster cluster{
+      .address = f.node->endpoint().ToString(), .token = "0123456789abcdef0123", .tls = nullptr};
+  const auto api = cli::NewGrpcJobApi(cluster);
+  const std::string state = f.dir / "state";
+  std::filesystem::rename(state, state + "-moved");
+  const Status sent = api->Backup([](const std::string&) { return Ok(); });
+  std::filesystem::rename(state + "-moved", state);
+  CHECK(sent.code() == StatusCode::kFailedPrecondition);
+  CHECK(Message(sent).find(state) != std::string::npos);
 }
 
 TEST_CASE("A coordinator that stops while a backup is made ends it", "[services][unit]") {

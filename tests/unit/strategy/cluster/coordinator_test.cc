@@ -306,6 +306,7 @@ TEST_CASE("a value may be fetched twice, and after its coordinator has gone",
     CHECK(!never.ready());
   }
   // All threads of the cluster have ended: the closure that ran was told.
+  CHECK(never.ready());
   CHECK(there.fetch() == 25);
   CHECK(there.fetch() == 25);
   CHECK(code_of([&] { never.fetch(); }) == ErrorCode::kCancelled);
@@ -404,6 +405,10 @@ TEST_CASE("counts tell executions, fetches, and workers that were lost and came 
           "[strategy][unit][CCM-01]") {
   const auto workers = std::make_shared<ThreadWorkers>(1);
   ClusterCoordinator coordinator(workers);
+  // A value of each worker is no closure's.
+  const auto own = coordinator.create_per_worker_resource<which_worker>();
+  own.wait();
+  CHECK(coordinator.counts().closure_time.count() == 0);
   CHECK(coordinator.schedule<square>(2).fetch() == 4);
   CHECK(coordinator.schedule<square>(3).fetch() == 9);
   coordinator.join();
@@ -449,6 +454,25 @@ TEST_CASE("workers begin one after another where a start delay is given",
   workers->lose(1);
   workers->replace(2);
   CHECK(coordinator.schedule<which_worker>().fetch(std::chrono::steady_clock::now() + 60s) == 2);
+  coordinator.join();
+}
+
+TEST_CASE("each worker begins as much later as its number says", "[strategy][unit][CCO-23]") {
+  dispatch::Driver::Options options = dispatch::DriverOptions(dispatch::ProgramFunctions());
+  options.start_delay = 200ms;
+  const TimePoint begin = std::chrono::steady_clock::now();
+  ClusterCoordinator coordinator(std::make_shared<ThreadWorkers>(3, 1, std::move(options)));
+  std::set<int> seen;
+  while (seen.size() < 3) {
+    std::vector<RemoteValue<int>> values;
+    for (int i = 0; i < 30; ++i) values.push_back(coordinator.schedule<which_worker>());
+    for (const int worker : coordinator.fetch(values)) {
+      if (seen.insert(worker).second) {
+        CHECK(std::chrono::steady_clock::now() - begin >= worker * 200ms);
+      }
+    }
+    REQUIRE(std::chrono::steady_clock::now() < begin + 60s);
+  }
   coordinator.join();
 }
 

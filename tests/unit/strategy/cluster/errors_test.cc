@@ -118,6 +118,27 @@ TEST_CASE("a loop that fetches, or gives values on, gets an end and then the err
   CHECK(coordinator.schedule<plus_one>(1).fetch() == 2);
 }
 
+TEST_CASE("a loop that asks whether a value is there gets an end, too",
+          "[strategy][unit][CCE-05]") {
+  running = 0;
+  gate = false;
+  ClusterCoordinator coordinator(std::make_shared<ThreadWorkers>(1));
+  coordinator.schedule<behind_gate>();
+  eventually("it runs", [] { return running == 1; });
+  coordinator.schedule<throws_error>(kOutOfRange);
+  RemoteValue<int> last;
+  // More than the worker is given ahead: this one waits in the queue.
+  for (int i = 0; i < 1'000; ++i) last = coordinator.schedule<plus_one>(i);
+  CHECK_FALSE(last.ready());
+  gate = true;
+
+  eventually("it will not come", [&] { return last.ready(); });
+
+  CHECK(code_of([&] { last.fetch(); }) == ErrorCode::kCancelled);
+  CHECK(code_of([&] { coordinator.join(); }) == ErrorCode::kOutOfRange);
+  CHECK(coordinator.schedule<plus_one>(1).fetch() == 2);
+}
+
 TEST_CASE("of many that fail one error is raised and the others are cleared",
           "[strategy][unit][CCE-03]") {
   running = 0;
@@ -260,6 +281,33 @@ TEST_CASE("a call of the coordinator that raises is done, too", "[strategy][unit
   CHECK(code_of([&] { bad.fetch(); }) == ErrorCode::kOutOfRange);
   CHECK(code_of([&] { (void)coordinator.done(); }) == ErrorCode::kOutOfRange);
   CHECK(coordinator.done());
+}
+
+TEST_CASE("whichever call is to raise waits first until nothing runs any more",
+          "[strategy][unit][CCE-06]") {
+  using Call = void (*)(ClusterCoordinator&);
+  constexpr Call kSchedule = [](ClusterCoordinator& coordinator) { coordinator.schedule<good>(); };
+  constexpr Call kJoin = [](ClusterCoordinator& coordinator) { coordinator.join(); };
+  constexpr Call kDone = [](ClusterCoordinator& coordinator) { (void)coordinator.done(); };
+  for (const Call call : {kSchedule, kJoin, kDone}) {
+    running = 0;
+    gate = false;
+    ran = 0;
+    ClusterCoordinator coordinator(std::make_shared<ThreadWorkers>(2),
+                                   {.timeout = std::chrono::milliseconds(50)});
+    const auto runs_on = coordinator.schedule<behind_gate>();
+    eventually("it runs", [] { return running == 1; });
+    const auto bad = coordinator.schedule<throws_error>(kOutOfRange);
+    CHECK(code_of([&] { bad.fetch(testing::soon()); }) == ErrorCode::kOutOfRange);
+
+    CHECK(throws(ErrorCode::kDeadlineExceeded, "1 in flight", [&] { call(coordinator); }));
+
+    gate = true;
+    runs_on.fetch(testing::soon());
+    CHECK(code_of([&] { call(coordinator); }) == ErrorCode::kOutOfRange);
+    CHECK(coordinator.done());
+    CHECK(ran == 1);
+  }
 }
 
 }  // namespace

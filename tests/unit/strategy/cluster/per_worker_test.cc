@@ -31,6 +31,15 @@ Dataset<torch::Tensor> makes_variable() {
   (void)muster::Variable::create("w", torch::zeros({2}));
   return muster::dataset::range(5);
 }
+Dataset<torch::Tensor> makes_module() {
+  muster::MirroredStrategy strategy({"CPU:0", "CPU:1"});
+  (void)strategy.distribute(torch::nn::Linear(2, 1));
+  return muster::dataset::range(5);
+}
+int makes_module_in_closure() {
+  muster::MirroredStrategy strategy({"CPU:0", "CPU:1"});
+  return static_cast<int>(strategy.distribute(torch::nn::Linear(2, 1)).parameters().size());
+}
 muster::DistributedDataset<torch::Tensor> distributed() {
   static muster::MirroredStrategy strategy({"CPU:0", "CPU:1"});
   return muster::experimental_distribute_dataset(
@@ -134,6 +143,8 @@ MUSTER_FUNCTION(per_worker_test::shuffled);
 MUSTER_FUNCTION(per_worker_test::shard_of_ten);
 MUSTER_FUNCTION(per_worker_test::fails_on_worker);
 MUSTER_FUNCTION(per_worker_test::makes_variable);
+MUSTER_FUNCTION(per_worker_test::makes_module);
+MUSTER_FUNCTION(per_worker_test::makes_module_in_closure);
 MUSTER_FUNCTION(per_worker_test::distributed);
 MUSTER_FUNCTION(per_worker_test::next);
 MUSTER_FUNCTION(per_worker_test::next_or_none);
@@ -371,6 +382,12 @@ TEST_CASE("a dataset function may not create variables", "[strategy][unit][CCO-1
   const auto data = coordinator.create_per_worker_dataset<makes_variable>();
   CHECK(throws(ErrorCode::kInvalidArgument, "creates the variable \"w\"",
                [&] { data.wait(soon()); }));
+  // Nor those of a module.
+  const auto of_module = coordinator.create_per_worker_dataset<makes_module>();
+  CHECK(throws(ErrorCode::kInvalidArgument, "creates the variable \"weight\"",
+               [&] { of_module.wait(soon()); }));
+  // Other functions on the same thread may.
+  CHECK(coordinator.schedule<makes_module_in_closure>().fetch(soon()) == 2);
 }
 
 TEST_CASE("an iterator goes on after a round that was cancelled", "[strategy][unit][CCE-09]") {
@@ -443,6 +460,21 @@ TEST_CASE("a worker that comes back builds its values anew, and its data goes on
   CHECK(coordinator.schedule<next_counted>(without_place).fetch() == 0);
   CHECK(numbers.fetch() == std::vector<int>{100});
   coordinator.join();
+}
+
+TEST_CASE("what a per-worker value is made of is there for it, though nobody else holds it",
+          "[strategy][unit][CCO-21][CCF-06]") {
+  const auto workers = std::make_shared<ThreadWorkers>(1);
+  ClusterCoordinator coordinator(workers);
+  const auto sum = coordinator.create_per_worker_resource<sum_of_all>(
+      coordinator.create_per_worker_dataset<range>(0, 5));
+  CHECK(sum.fetch(soon()) == std::vector<std::int64_t>{10});
+  coordinator.join();
+
+  workers->replace(0);
+
+  CHECK(sum.fetch(soon()) == std::vector<std::int64_t>{10});
+  CHECK(sum.states()[0].kind == PerWorkerState::Kind::kReady);
 }
 
 TEST_CASE("a per-worker value is of one coordinator", "[strategy][unit]") {

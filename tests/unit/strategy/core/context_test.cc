@@ -1,6 +1,7 @@
 #include "strategy/core/context.h"
 
 #include <atomic>
+#include <future>
 #include <map>
 #include <memory>
 #include <stdexcept>
@@ -10,6 +11,7 @@
 
 #include "device/placing.h"
 #include "strategy/core/default_strategy.h"
+#include "strategy/kinds/central_storage_strategy.h"
 #include "strategy/kinds/mirrored_strategy.h"
 #include "strategy/kinds/one_device_strategy.h"
 #include "strategy/resolver/cluster_resolver.h"
@@ -181,6 +183,43 @@ TEST_CASE("a scope that ends out of order ends when the inner one does", "[spec]
   CHECK(&get_strategy() == &strategy);
   inner.reset();
   CheckDefaultState();
+}
+
+TEST_CASE("a scope does not close on another thread nor ends one that is open there",
+          "[spec][LIB-06]") {
+  MirroredStrategy one({"CPU:0", "CPU:1"});
+  OneDeviceStrategy two("CPU:0");
+  std::promise<Scope*> opened;
+  std::promise<void> tried;
+  bool closed = false, refused = false, refused_inside = false, kept = false;
+  // Two new threads, each with one scope.
+  std::thread owner([&] {
+    auto scope = one.scope();
+    opened.set_value(&scope);
+    tried.get_future().wait();
+    scope.close();
+    closed = !has_strategy();
+  });
+  std::thread other([&] {
+    Scope* const foreign = opened.get_future().get();
+    const auto refuses = [&] {
+      return throws(ErrorCode::kFailedPrecondition, "was not opened on this thread",
+                    [&] { foreign->close(); });
+    };
+    refused = refuses();
+    {
+      const auto own = two.scope();
+      refused_inside = refuses();
+      kept = &get_strategy() == &two;
+    }
+    tried.set_value();
+  });
+  owner.join();
+  other.join();
+  CHECK(refused);
+  CHECK(refused_inside);
+  CHECK(kept);
+  CHECK(closed);
 }
 
 TEST_CASE("exceptions keep their kind through run and merge_call, nested either way",
@@ -439,8 +478,8 @@ TEST_CASE("single-machine strategies checkpoint, write summaries and take dynami
           "[spec][LIB-25]") {
   MirroredStrategy mirrored({"CPU:0", "CPU:1"});
   OneDeviceStrategy one("CPU:1");
-  for (const Strategy* strategy :
-       {static_cast<Strategy*>(&mirrored), static_cast<Strategy*>(&one)}) {
+  CentralStorageStrategy central({"CPU:0", "CPU:1"});
+  for (const Strategy* strategy : std::vector<Strategy*>{&mirrored, &one, &central}) {
     CHECK(strategy->should_checkpoint());
     CHECK(strategy->should_save_summary());
     CHECK_FALSE(strategy->require_static_shapes());

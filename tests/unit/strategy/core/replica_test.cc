@@ -187,6 +187,27 @@ TEST_CASE("replicas that merge with different functions are told so", "[spec][MI
         std::vector<int>{1, 1});
 }
 
+TEST_CASE("replicas that bring arguments of other types to one function are told so",
+          "[spec][MIR-29]") {
+  MirroredStrategy strategy({"CPU:0", "CPU:1"});
+  const auto count = [](Strategy&, const auto&... all) { return (0 + ... + all.size()); };
+
+  CHECK(throws(ErrorCode::kFailedPrecondition, "with at::Tensor", [&] {
+    strategy.run([&] {
+      return id() == 0 ? replica_context().merge_call(count, torch::ones({2}))
+                       : replica_context().merge_call(count, 1.0);
+    });
+  }));
+  CHECK(throws(ErrorCode::kFailedPrecondition, "with int, double", [&] {
+    strategy.run([&] {
+      return id() == 0 ? replica_context().merge_call(count, 1, 1.0)
+                       : replica_context().merge_call(count, 1);
+    });
+  }));
+  CHECK(strategy.run([&] { return replica_context().merge_call(count, 1, 1.0); }).values() ==
+        std::vector<int>{4, 4});
+}
+
 TEST_CASE("all_gather joins pieces of different sizes, and gives each its gradient",
           "[strategy][unit]") {
   MirroredStrategy strategy({"CPU:0", "CPU:1", "CPU:2"});

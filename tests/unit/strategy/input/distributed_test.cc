@@ -93,6 +93,22 @@ TEST_CASE("the position after a failed step is before all of its elements", "[st
   CHECK(rest_of(restored) == Steps{{{2}, {3}}, {{4}, {5}}});
 }
 
+TEST_CASE("a position of two replicas goes on with three whose elements lie on their devices",
+          "[strategy][unit]") {
+  const auto of = [](int replicas) {
+    MirroredStrategy strategy(cpus(replicas));
+    return distribute_datasets_from_function(strategy,
+                                             [](const InputContext&) { return dataset::range(8); });
+  };
+  auto iterator = of(2).iterator();
+  (void)iterator.get_next();
+
+  auto restored = of(3).iterator(iterator.save_position());
+  const auto step = restored.get_next();
+  CHECK(step_of(step) == Step{{2}, {3}, {4}});
+  for (int r = 0; r < 3; ++r) CHECK(muster::device_of(step[r]) == cpu(r + 1));
+}
+
 TEST_CASE("an optional is empty at the end", "[spec][INP-05]") {
   MirroredStrategy strategy(cpus(2));
   auto iterator = experimental_distribute_dataset(strategy, dataset::range(2).batch(2)).iterator();
@@ -162,6 +178,9 @@ TEST_CASE("a replica without data gets an empty batch of the right shape and typ
   CHECK(last[1].sizes().vec() == std::vector<std::int64_t>{0, 3, 2});
   CHECK(last[1].scalar_type() == torch::kFloat);
   CHECK(last[1].sum().item<float>() == 0);
+  // It lies where the others do.
+  CHECK(muster::device_of(last[0]) == cpu(1));
+  CHECK(muster::device_of(last[1]) == cpu(2));
 }
 
 TEST_CASE("without the remainder there is no such step", "[spec][INP-09]") {
@@ -183,6 +202,31 @@ TEST_CASE("explicit sharding of a distributed dataset", "[spec][INP-23]") {
   CHECK(steps_of(data.auto_shard(2, 0)) == Steps{{{0}, {2}}, {{4}, {6}}, {{8}, {}}});
   CHECK(steps_of(data.auto_shard(2, 1)) == Steps{{{1}, {3}}, {{5}, {7}}, {{9}, {}}});
   CHECK(code_of([&] { data.auto_shard(2, 2); }) == kInvalid);
+  // A shard of a shard: every other element of 0 2 4 6 8.
+  CHECK(steps_of(data.auto_shard(2, 0).auto_shard(2, 1)) == Steps{{{2}, {6}}});
+  // AUTO falls back to data here, too.
+  CHECK(data.warnings().empty());
+  CHECK(data.auto_shard(2, 0).warnings().size() == 1);
+  CHECK(data.auto_shard(1, 0).warnings().empty());
+}
+
+TEST_CASE("each pass over distributed data has an order of its own unless it is kept",
+          "[spec][INP-21][INP-22]") {
+  MirroredStrategy strategy(cpus(2));
+  const auto passes_of = [&](const Dataset<>& dataset) {
+    const auto data = experimental_distribute_dataset(strategy, dataset.batch(20));
+    const Steps first = steps_of(data);
+    return std::pair(first, steps_of(data));
+  };
+  const auto shuffled = dataset::range(100).shuffle(100);
+
+  const auto [first, second] = passes_of(shuffled);
+  CHECK(first.size() == 5);
+  CHECK(first != second);
+  const auto [kept, again] = passes_of(shuffled.cache());
+  CHECK(kept == again);
+  const auto [fixed, same] = passes_of(dataset::range(100).shuffle(100, std::nullopt, false));
+  CHECK(fixed == same);
 }
 
 TEST_CASE("the batch dimension is known where no step differs", "[spec][INP-24]") {
@@ -417,12 +461,16 @@ TEST_CASE("one device: every element, and the same again", "[spec][ONE-05]") {
     REQUIRE(steps.size() == 10);
     for (std::int64_t n = 0; n < 10; ++n) CHECK(steps[static_cast<std::size_t>(n)] == Step{{n}});
   }
-  distribute_datasets_from_function(strategy, [](const InputContext& context) {
+  int calls = 0;
+  const auto own = distribute_datasets_from_function(strategy, [&](const InputContext& context) {
+    ++calls;
     CHECK(context.num_input_pipelines() == 1);
     CHECK(context.input_pipeline_id() == 0);
     CHECK(context.num_replicas_in_sync() == 1);
     return dataset::range(3);
   });
+  CHECK(steps_of(own) == Steps{{{0}}, {{1}}, {{2}}});
+  CHECK(calls == 1);
 }
 
 TEST_CASE("one device: input lies there before the step", "[spec][ONE-02]") {

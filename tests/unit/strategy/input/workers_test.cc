@@ -153,6 +153,25 @@ TEST_CASE("elements that are not split", "[spec][INP-19]") {
   for (const Steps& worker : with(AutoShardPolicy::kOff)) {
     CHECK(of_replica(worker, 0) == std::vector<Numbers>{{0}, {1}, {2}, {3}});
   }
+  // A worker that has no further scalar gets a list of none.
+  const auto odd = steps_on_workers(2, 1, dataset::range(5), /*split=*/false);
+  CHECK(of_replica(odd[0], 0) == std::vector<Numbers>{{0}, {2}, {4}});
+  CHECK(of_replica(odd[1], 0) == std::vector<Numbers>{{1}, {3}, {}});
+}
+
+TEST_CASE("a dataset for each replica of each worker", "[spec][INP-26]") {
+  const auto steps = on_workers<Steps>(2, 2, [](Strategy& strategy, const InputWorkers& workers) {
+    return steps_of(distribute_datasets_from_function(
+        strategy,
+        [](const InputContext& context) {
+          const int factor = context.input_pipeline_id() + 1;
+          return dataset::range(1, 4).map([factor](const torch::Tensor& n) { return n * factor; });
+        },
+        {.experimental_replication_mode = InputReplicationMode::kPerReplica}, workers));
+  });
+
+  CHECK(steps[0] == Steps{{{1}, {2}}, {{2}, {4}}, {{3}, {6}}});
+  CHECK(steps[1] == Steps{{{3}, {4}}, {{6}, {8}}, {{9}, {12}}});
 }
 
 TEST_CASE("a loop to the end uses every element once", "[spec][INP-20]") {
@@ -238,6 +257,29 @@ TEST_CASE("every element goes to one replica, whatever their number", "[input][u
         }
       }
     }
+  }
+}
+
+TEST_CASE("workers share out one order in each pass and each pass has its own", "[spec][INP-22]") {
+  const auto seen =
+      on_workers<std::vector<Numbers>>(2, 1, [](Strategy& strategy, const InputWorkers& workers) {
+        const auto data = experimental_distribute_dataset(
+            strategy, dataset::range(40).shuffle(40, 5).batch(4), {}, workers);
+        std::vector<Numbers> passes(2);
+        for (Numbers& own : passes) {
+          for (const Step& step : steps_of(data)) {
+            own.insert(own.end(), step[0].begin(), step[0].end());
+          }
+        }
+        return passes;
+      });
+
+  CHECK(seen[0][0] != seen[0][1]);
+  for (std::size_t pass = 0; pass < 2; ++pass) {
+    Numbers both = seen[0][pass];
+    both.insert(both.end(), seen[1][pass].begin(), seen[1][pass].end());
+    std::sort(both.begin(), both.end());
+    CHECK(both == sequence(0, 40));
   }
 }
 

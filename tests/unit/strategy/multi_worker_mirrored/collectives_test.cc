@@ -198,6 +198,86 @@ TEST_CASE("an undefined value of one worker is an error of all and sparse ones a
   }
 }
 
+TEST_CASE("what one replica cannot bring to a sum ends the call on all workers",
+          "[strategy][unit]") {
+  const CommunicationOptions options{.timeout = std::chrono::seconds(60)};
+  const auto start = [&](const torch::Tensor& value) {
+    return replica_context().start_all_reduce(ReduceOp::kSum, value, options).wait();
+  };
+  const auto sum = [&](const torch::Tensor& value) {
+    return replica_context().all_reduce(ReduceOp::kSum, value, options);
+  };
+  struct Case {
+    std::function<torch::Tensor(const torch::Tensor&)> call;
+    torch::Tensor value;
+    std::string text;
+  };
+  const std::vector<Case> cases{
+      {sum, torch::Tensor(), "all_reduce of an undefined tensor"},
+      {sum, torch::eye(2).to_sparse_csr(), "a tensor of layout SparseCsr cannot be reduced"},
+      {start, torch::Tensor(), "start_all_reduce of an undefined tensor"},
+      {start, torch::eye(2).to_sparse_csr(), "a tensor of layout SparseCsr cannot be reduced"}};
+  for (const int devices : {1, 2}) {
+    for (const Case& one : cases) {
+      const auto told =
+          on_cluster<std::string>(2, devices, [&](MultiWorkerMirroredStrategy& strategy) {
+            const auto error = error_of([&] {
+              strategy.run([&] { (void)one.call(id() == 1 ? one.value : torch::ones({2, 2})); });
+            });
+            return error ? fmt::format("{} {}", to_string(error->code()), error->message()) : "";
+          });
+      for (const std::string& text : told) {
+        CAPTURE(devices, one.text, text);
+        CHECK(text.starts_with("INVALID_ARGUMENT"));
+        CHECK(text.find(one.text) != std::string::npos);
+      }
+    }
+  }
+}
+
+TEST_CASE("what one replica cannot bring to all_gather all workers hear of and go on",
+          "[strategy][unit][GAT-07]") {
+  const int devices = GENERATE(1, 2);
+  const auto told =
+      on_cluster<std::vector<std::string>>(2, devices, [](MultiWorkerMirroredStrategy& strategy) {
+        std::vector<std::string> errors;
+        const CommunicationOptions options{.timeout = std::chrono::seconds(60)};
+        const auto note = [&](const auto& bad) {
+          const auto error = error_of([&] {
+            strategy.run([&] {
+              if (id() == 1) {
+                (void)replica_context().all_gather(bad, 0, options);
+              } else {
+                (void)replica_context().all_gather(torch::ones({2, 2}), 0, options);
+              }
+            });
+          });
+          errors.push_back(error ? fmt::format("{} {}", to_string(error->code()), error->message())
+                                 : "");
+        };
+        note(torch::Tensor());
+        note(torch::eye(2).to_sparse_csr());
+        note(torch::eye(2).to_sparse(1));
+        note(IndexedSlices{torch::ones({1, 2}), torch::tensor(Rows{0}), Rows{4, 2}});
+        const auto ids =
+            strategy.run([] { return replica_context().all_gather(torch::full({1}, id()), 0); });
+        errors.push_back(fmt::format("{}", ids.values()[0].sum().item<std::int64_t>()));
+        return errors;
+      });
+  for (const std::vector<std::string>& one : told) {
+    REQUIRE(one.size() == 5);
+    CAPTURE(devices, one[0], one[1], one[2], one[3]);
+    CHECK(one[0].starts_with("INVALID_ARGUMENT"));
+    CHECK(one[0].find("all_gather of an undefined tensor: tensor 0 of replica 1") !=
+          std::string::npos);
+    for (const std::size_t sparse : {1U, 2U, 3U}) {
+      CHECK(one[sparse].starts_with("UNIMPLEMENTED"));
+      CHECK(one[sparse].find("does not support IndexedSlices") != std::string::npos);
+    }
+    CHECK(one[4] == (devices == 1 ? "1" : "6"));
+  }
+}
+
 TEST_CASE("a worker that waits for another one longer than its timeout is told for whom",
           "[spec][COL-10]") {
   // A dense value, rows, a batch of each.
@@ -442,7 +522,10 @@ TEST_CASE("variables of any rank begin with the first worker's values", "[spec][
       return values;
     });
     for (const Tensors& one : all) {
-      for (const torch::Tensor& value : one) CHECK(value.equal(torch::ones_like(value)));
+      for (std::size_t rank = 1; rank <= 20; ++rank) {
+        CAPTURE(rank);
+        CHECK(one[rank - 1].equal(torch::ones(Rows(rank, rank < 8 ? 2 : 1))));
+      }
     }
   }
 }

@@ -10,6 +10,7 @@
 #include "strategy/variables/variable.h"
 #include "tests/unit/strategy/logged.h"
 #include "tests/unit/strategy/multi_worker_mirrored/workers.h"
+#include "tests/unit/strategy/replicas.h"
 #include "tests/unit/strategy/tpu/cores.h"
 
 namespace muster::testing {
@@ -48,11 +49,28 @@ Place place_of(MultiWorkerMirroredStrategy& strategy) {
           .devices = strategy.worker_devices()};
 }
 
+// What worker `id` of two devices is told where the cluster has an evaluator, too.
+MultiWorkerMirroredOptions beside_evaluator(const Cluster& cluster, int id) {
+  MultiWorkerMirroredOptions options = cluster.options(id, 2);
+  std::map<std::string, std::vector<std::string>> jobs{{"evaluator", {"127.0.0.1:1"}}};
+  for (const auto& [job, tasks] : cluster.spec().as_map()) {
+    for (const auto& [index, address] : tasks) jobs[job].push_back(address);
+  }
+  ClusterResolver& worker = *options.cluster_resolver;
+  options.cluster_resolver = std::make_shared<SimpleClusterResolver>(
+      ClusterSpec::dense(jobs),
+      SimpleClusterResolver::Options{
+          .task = {.task_type = worker.task_type(), .task_id = worker.task_id()},
+          .num_accelerators = {{"CPU", 2}}});
+  return options;
+}
+
 TEST_CASE("three workers of two devices are six replicas, and the chief comes first",
           "[spec][MWM-01][MWM-08][MWM-13][MWM-18]") {
-  const Cluster cluster(3, /*chief=*/true);
+  const bool job = GENERATE(true, false);  // without a chief worker:0 is it
+  const Cluster cluster(3, job);
   const auto places = in_threads<Place>(3, [&](int id) {
-    MultiWorkerMirroredStrategy strategy(cluster.options(id, 2));
+    MultiWorkerMirroredStrategy strategy(beside_evaluator(cluster, id));
     return place_of(strategy);
   });
 
@@ -65,7 +83,7 @@ TEST_CASE("three workers of two devices are six replicas, and the chief comes fi
     CHECK(one.chief == (id == 0));
     CHECK(one.checkpoints == (id == 0));
     CHECK(one.summaries == (id == 0));
-    CHECK(one.devices.size() == 2);
+    CHECK(one.devices == std::vector<std::string>{cpu(0), cpu(1)});
   }
 }
 
@@ -77,6 +95,13 @@ TEST_CASE("without a cluster a strategy is one worker and its own chief", "[spec
   CHECK(strategy.task_id() == 0);
   CHECK(strategy.num_replicas_in_sync() == 2);
   CHECK(strategy.collectives() == nullptr);
+  // A cluster without tasks is none, whatever task it is said to be.
+  MultiWorkerMirroredStrategy empty(told(ClusterSpec(), {.task_type = "worker", .task_id = 3}));
+  CHECK(empty.num_workers() == 1);
+  CHECK(empty.is_chief());
+  CHECK(empty.id_in_cluster() == 0);
+  CHECK(empty.task_id() == 0);
+  CHECK(empty.collectives() == nullptr);
 }
 
 TEST_CASE("a cluster of one worker needs nobody", "[strategy][unit]") {
@@ -90,8 +115,12 @@ TEST_CASE("a cluster needs a task, workers, one chief at most, and no devices be
           "[spec][MWM-03][MWM-04][MWM-05]") {
   const ClusterSpec two = ClusterSpec::dense({{"worker", {"a:1", "b:1"}}});
   // MWM-03
-  CHECK(made_with(told(two, {}), "you must also specify task_type and task_id") ==
-        ErrorCode::kInvalidArgument);
+  for (const ClusterTask& task :
+       {ClusterTask{}, ClusterTask{.task_type = "worker"}, ClusterTask{.task_id = 0},
+        ClusterTask{.task_type = "", .task_id = 0}}) {
+    CHECK(made_with(told(two, task), "you must also specify task_type and task_id") ==
+          ErrorCode::kInvalidArgument);
+  }
   // MWM-04
   MultiWorkerMirroredOptions both = told(two, {.task_type = "worker", .task_id = 0});
   both.devices = {"CPU:0"};
@@ -143,6 +172,13 @@ TEST_CASE("devices are those that the resolver counts: GPUs, else TPU cores, els
                                                 .num_accelerators = {{"TPU", cores}, {"CPU", 3}}})};
   };
   CHECK(made_with(on_cores(2), "no TPU cores are up") == ErrorCode::kInvalidArgument);
+  // More than any machine has: the first that is not there is named.
+  const MultiWorkerMirroredOptions on_cards{
+      .cluster_resolver = std::make_shared<SimpleClusterResolver>(
+          one, SimpleClusterResolver::Options{
+                   .task = {.task_type = "worker", .task_id = 0},
+                   .num_accelerators = {{"GPU", 64}, {"TPU", 2}, {"CPU", 3}}})};
+  CHECK(made_with(on_cards, "device GPU:") == ErrorCode::kInvalidArgument);
   const Cores cores("1x1x1x2");
   MultiWorkerMirroredStrategy strategy(on_cores(2));
   CHECK(strategy.worker_devices() == std::vector<std::string>{tpu(0), tpu(1)});
@@ -158,6 +194,7 @@ TEST_CASE("an evaluator is alone beside the workers, and its own chief", "[spec]
   CHECK(strategy.num_workers() == 1);
   CHECK(strategy.num_replicas_in_sync() == 1);
   CHECK(strategy.is_chief());
+  CHECK(strategy.collectives() == nullptr);
   CHECK(strategy.reduce(ReduceOp::kSum, 1.0).item<double>() == 1.0);
 }
 

@@ -90,8 +90,45 @@ TEST_CASE("one tensor that all replicas of a worker return has a mean over worke
   }
 }
 
+TEST_CASE("that one worker has given a variable no value is told to all who read it",
+          "[spec][VAR-37]") {
+  using Said = std::vector<std::string>;
+  const int who = GENERATE(0, 1);
+  CAPTURE(who);
+  const auto told = on_cluster<Said>(2, 1, [&](MultiWorkerMirroredStrategy& strategy) {
+    Said said;
+    for (const auto aggregation : {VariableAggregation::kSum, VariableAggregation::kMean,
+                                   VariableAggregation::kOnlyFirstReplica}) {
+      const auto scope = strategy.scope();
+      const Variable late = Variable::create("late", 0.0,
+                                             {.synchronization = VariableSynchronization::kOnRead,
+                                              .aggregation = aggregation,
+                                              .initialize = false});
+      strategy.run([&] {
+        if (id() == who) late.assign(3.0);
+      });
+      said.emplace_back();
+      try {
+        (void)late.value();
+      } catch (const Error& error) {
+        said.back() = error.message();
+      }
+    }
+    return said;
+  });
+
+  for (const Said& said : told) {
+    CAPTURE(said);
+    for (const std::size_t one : {0U, 1U}) {
+      CHECK(said[one].find(who == 0 ? "replica 1 has given it no value yet"
+                                    : "replica 0 has given it no value yet") != std::string::npos);
+    }
+    CHECK(said[2].find("nothing") != std::string::npos);
+  }
+}
+
 TEST_CASE("reductions over workers are those of one process, bit for bit",
-          "[strategy][unit][GAT-04][GAT-09]") {
+          "[strategy][unit][GAT-04][GAT-09][GAT-13]") {
   const auto value = [](int replica, std::int64_t rows) {
     return torch::sin(torch::arange(rows * 5, torch::kFloat).reshape({rows, 5}) +
                       static_cast<double>(replica));
@@ -114,15 +151,17 @@ TEST_CASE("reductions over workers are those of one process, bit for bit",
     const auto in_replicas = strategy.run([&] {
       ReplicaContext& here = replica_context();
       const torch::Tensor x = value(id(), 2).requires_grad_();
-      const torch::Tensor joined = here.all_gather(value(id(), 1 + id()).requires_grad_(), 0);
+      const torch::Tensor mine = value(id(), 1 + id()).requires_grad_();
+      const torch::Tensor joined = here.all_gather(mine, 0);
       const torch::Tensor pieces = here.all_gather(x, 0);
-      (pieces * pieces).sum().backward();
+      ((pieces * pieces).sum() + (joined * joined).sum()).backward();
       const auto whole = here.all_reduce(ReduceOp::kMean, std::make_pair(x.detach(), rows.get()));
       const torch::Tensor flags = here.all_reduce(
           ReduceOp::kSum, torch::complex(torch::ones({2}), torch::full({2}, 1.0 * id())));
       return torch::cat({joined.detach().reshape({-1}), x.grad().reshape({-1}),
-                         whole.first.reshape({-1}), whole.second.to_dense().reshape({-1}),
-                         torch::real(flags), torch::imag(flags)});
+                         mine.grad().reshape({-1}), whole.first.reshape({-1}),
+                         whole.second.to_dense().reshape({-1}), torch::real(flags),
+                         torch::imag(flags)});
     });
     results.push_back(strategy.gather(in_replicas, 0));
     return results;
@@ -201,6 +240,66 @@ TEST_CASE("writes in replicas are combined over all workers", "[strategy][unit]"
     for (std::size_t i = 0; i < one.size(); ++i) {
       CAPTURE(i);
       CHECK(one[i].equal(wanted[i / 2 * 4]));
+    }
+  }
+}
+
+TEST_CASE("what one worker cannot give a variable is an error of all workers", "[strategy][unit]") {
+  using Body = std::function<void(MultiWorkerMirroredStrategy&, bool)>;
+  // Each ends the group, but for the value that is undefined: the others hear of that one.
+  const std::vector<std::pair<Body, std::string>> bodies{
+      {[](MultiWorkerMirroredStrategy&, bool bad) {
+         (void)Variable::create("v", [bad]() -> torch::Tensor {
+           if (bad) raise(ErrorCode::kNotFound, "no such file");
+           return torch::ones({2});
+         });
+       },
+       "no such file"},
+      {[](MultiWorkerMirroredStrategy&, bool bad) {
+         const auto make = [bad]() -> torch::Tensor {
+           if (bad) raise(ErrorCode::kNotFound, "no such file");
+           return torch::ones({2});
+         };
+         Variable::create("v", make, {.initialize = false}).initialize();
+       },
+       "no such file"},
+      {[](MultiWorkerMirroredStrategy&, bool bad) {
+         (void)Variable::create("v", bad ? torch::Tensor() : torch::ones({2}));
+       },
+       "has nothing"},
+      {[](MultiWorkerMirroredStrategy& strategy, bool bad) {
+         strategy.run(
+             [&] { (void)Variable::create(bad && id() == 3 ? "other" : "v", torch::ones({2})); });
+       },
+       "replica 2 creates \"v\" and replica 3 \"other\""},
+      {[](MultiWorkerMirroredStrategy& strategy, bool) {
+         const Variable v =
+             Variable::create("v", torch::ones({2}), {.aggregation = VariableAggregation::kSum});
+         strategy.run([&] { v.assign_add(id() == 2 ? torch::Tensor() : torch::ones({2})); });
+       },
+       "cannot be assigned no tensor"},
+      {[](MultiWorkerMirroredStrategy& strategy, bool) {
+         const Variable v =
+             Variable::create("v", torch::ones({2}), {.aggregation = VariableAggregation::kSum});
+         const torch::Tensor first = torch::tensor({std::int64_t{0}});
+         strategy.run([&] {
+           v.scatter_add({id() == 2 ? torch::Tensor() : torch::ones({1}), first}, false);
+         });
+       },
+       "no values"}};
+  for (const auto& [body, text] : bodies) {
+    const Cluster cluster(2);
+    const auto told = in_threads<std::string>(2, [&, &run = body](int worker) -> std::string {
+      MultiWorkerMirroredOptions options = cluster.options(worker, 2);
+      options.call_within = std::chrono::seconds(60);
+      MultiWorkerMirroredStrategy strategy(options);
+      const auto scope = strategy.scope();
+      const auto error = error_of([&] { run(strategy, worker == 1); });
+      return error ? error->message() : "";
+    });
+    for (const std::string& one : told) {
+      CAPTURE(text, one);
+      CHECK(one.find(text) != std::string::npos);
     }
   }
 }
@@ -317,23 +416,25 @@ TEST_CASE("workers read parts of one dataset, for the same number of steps", "[s
 }
 
 TEST_CASE("a worker whose input fails fails all, and is named", "[strategy][unit]") {
-  const auto errors =
-      on_cluster<std::string>(2, 1, [](MultiWorkerMirroredStrategy& strategy) -> std::string {
-        const auto data =
-            distribute_datasets_from_function(strategy, [](const InputContext& context) {
-              return dataset::range(4)
-                  .map([id = context.input_pipeline_id()](const torch::Tensor& x) {
-                    if (id == 1 && x.item<std::int64_t>() == 2) {
-                      raise(ErrorCode::kOutOfRange, "record 2 is broken");
-                    }
-                    return x;
-                  })
-                  .batch(1);
-            });
-        const auto error = error_of([&] { (void)steps_of(data); });
-        return error ? error->message() : "";
-      });
-  CHECK(errors[0].find("worker 1") != std::string::npos);
+  const bool chief = GENERATE(false, true);
+  const Cluster cluster(2, chief);
+  const auto errors = in_threads<std::string>(2, [&](int worker) -> std::string {
+    MultiWorkerMirroredStrategy strategy(cluster.options(worker));
+    const auto data = distribute_datasets_from_function(strategy, [](const InputContext& context) {
+      return dataset::range(4)
+          .map([id = context.input_pipeline_id()](const torch::Tensor& x) {
+            if (id == 1 && x.item<std::int64_t>() == 2) {
+              raise(ErrorCode::kOutOfRange, "record 2 is broken");
+            }
+            return x;
+          })
+          .batch(1);
+    });
+    const auto error = error_of([&] { (void)steps_of(data); });
+    return error ? error->message() : "";
+  });
+  // Behind a chief the second process is worker 0.
+  CHECK(errors[0].find(chief ? "worker:0: " : "worker:1: ") != std::string::npos);
   CHECK(errors[0].find("record 2 is broken") != std::string::npos);
   CHECK(errors[1].find("record 2 is broken") != std::string::npos);
 }

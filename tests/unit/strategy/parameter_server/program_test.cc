@@ -157,6 +157,23 @@ TEST_CASE_METHOD(ServersFixture, "a worker of another number of replicas is refu
   CHECK(driver.AwaitExit() == "exit code 0");
 }
 
+TEST_CASE_METHOD(ServersFixture,
+                 "a worker that comes back with another number of replicas is refused by name",
+                 "[strategy][unit][PSS-09]") {
+  RunningProgram& driver = cluster.StartDriver({"refused"});
+  RunningProgram& before = cluster.StartExecutor(2);
+  REQUIRE(HasRunSome(before));
+  before.Signal(SIGKILL);
+  before.AwaitExit();
+  cluster.TellEnd(before, v1::ExecutorVerdict::CAUSE_FROM_OUTSIDE);
+  CHECK_FALSE(driver.has_exited());
+  ::setenv("MODEL_DEVICES", "two", 1);
+  cluster.StartExecutor(2);
+  ::unsetenv("MODEL_DEVICES");
+  CHECK(driver.AwaitLine("worker:2 has [2] replicas in its ParameterServerStrategies, "));
+  CHECK(driver.AwaitExit() == "exit code 0");
+}
+
 TEST_CASE_METHOD(ServersFixture, "a link to the servers of a name that nobody knows is refused",
                  "[strategy][unit]") {
   cluster.link = "radio";

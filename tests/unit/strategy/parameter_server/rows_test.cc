@@ -272,6 +272,31 @@ TEST_CASE("a per-worker variable takes unsigned numbers away and refuses other s
   }
 }
 
+TEST_CASE("a per-worker variable loses no fraction of what it is given without saying so",
+          "[strategy][unit][PSS-15]") {
+  WorkerVariable counts(torch::tensor({std::int64_t{1} << 60, std::int64_t{20}}));
+  for (int i = 0; i < 10; ++i) counts.assign_add(1);
+  counts.assign_sub(std::int64_t{3});
+  const torch::Tensor counted = torch::tensor({(std::int64_t{1} << 60) + 7, std::int64_t{27}});
+  CHECK(counts.value().equal(counted));
+
+  const torch::Tensor halves = torch::tensor({0.5F, 0.5F});
+  CHECK(throws(ErrorCode::kInvalidArgument, "is Long and cannot be given Double",
+               [&] { counts.assign_add(0.5); }));
+  CHECK(throws(ErrorCode::kInvalidArgument, "is Long and cannot be given Float",
+               [&] { counts.assign_sub(halves); }));
+  CHECK(throws(ErrorCode::kInvalidArgument, "is Long and cannot be given Float",
+               [&] { counts.assign(halves); }));
+  CHECK(throws(ErrorCode::kInvalidArgument, "is given no tensor",
+               [&] { counts.assign(torch::Tensor()); }));
+  CHECK(throws(ErrorCode::kInvalidArgument, "is given no tensor",
+               [] { const WorkerVariable none{torch::Tensor()}; }));
+  CHECK(counts.value().equal(counted));
+  WorkerVariable mean(torch::zeros({}));
+  for (int i = 0; i < 10; ++i) mean.assign_add(0.5);
+  CHECK(mean.value().item<float>() == 5);
+}
+
 TEST_CASE_METHOD(RowsFixture, "a function may be given a variable", "[strategy][unit]") {
   {
     const auto scope = strategy.scope();

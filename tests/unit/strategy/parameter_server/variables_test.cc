@@ -1,6 +1,7 @@
 // Variables on parameter servers, as their driver has them.
 #include <thread>
 
+#include "tests/support/temp_folder.h"
 #include "tests/unit/strategy/parameter_server/servers.h"
 
 namespace muster {
@@ -93,6 +94,25 @@ TEST_CASE("a caching scope reads each variable once", "[strategy][unit][VAR-38]"
   v.assign(6);
   const CachingScope cached;
   CHECK(v.item<float>() == 6);
+}
+
+TEST_CASE("a checkpoint that is saved in a caching scope holds what is on the servers",
+          "[strategy][unit][VAR-38][CKP-09]") {
+  const testing::TempFolder folder;
+  const Servers servers;
+  ParameterServerStrategy strategy(fixed_shards_partitioner(2));
+  const auto scope = strategy.scope();
+  const Variable v = Variable::create("v", torch::ones({4}));
+  {
+    const CachingScope cached;
+    CHECK(v.value().equal(torch::ones({4})));
+    v.assign(5);
+    Checkpoint({{"v", v}}).save(folder / "saved");
+    CHECK(v.value().equal(torch::ones({4})));
+  }
+  v.assign(0);
+  Checkpoint({{"v", v}}).restore(folder / "saved");
+  CHECK(v.value().equal(torch::full({4}, 5.0F)));
 }
 
 TEST_CASE("by bytes variables go where the fewest are", "[strategy][unit]") {

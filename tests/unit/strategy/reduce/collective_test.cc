@@ -96,6 +96,8 @@ TEST_CASE("what cannot be joined is refused", "[spec][GAT-05][GAT-06][GAT-07][GA
   });
   CheckRefused(ErrorCode::kUnimplemented, "does not support IndexedSlices", 2, 0,
                [](int) { return torch::ones({2, 2}).to_sparse(1); });
+  CheckRefused(ErrorCode::kUnimplemented, "does not support IndexedSlices or other sparse", 2, 0,
+               [](int) { return torch::eye(2).to_sparse_csr(); });
   // GAT-08
   CheckRefused(invalid, "scalar", 2, 0, [](int) { return torch::tensor(1.0f); });
   OneDeviceStrategy one("CPU:0");
@@ -277,17 +279,19 @@ TEST_CASE("all_reduce of every type", "[strategy][unit]") {
   for (const auto type :
        {torch::kFloat, torch::kDouble, torch::kHalf, torch::kBFloat16, torch::kLong, torch::kInt,
         torch::kShort, torch::kChar, torch::kByte, torch::kComplexFloat}) {
+    CAPTURE(torch::toString(type));
+    // Not contiguous, and other numbers in each place.
+    const auto times = [&](int n) { return (torch::arange(6).reshape({2, 3}) * n).to(type).t(); };
+    const auto turned = strategy.run([&] { return times(id() + 1); });
     const auto sums = strategy.run([&] {
-      const torch::Tensor x = torch::full({5}, id() + 1, type);
-      const auto& context = replica_context();
-      (void)context;
-      return std::pair(replica_context().all_reduce("sum", x.t()),
-                       replica_context().all_reduce("MEAN", x));
+      return std::pair(replica_context().all_reduce("sum", turned.get()),
+                       replica_context().all_reduce("MEAN", turned.get()));
     });
+    CHECK(strategy.reduce(ReduceOp::kSum, turned).equal(times(6)));
     for (const auto& [sum, mean] : sums.values()) {
-      CHECK(sum.equal(torch::full({5}, 6, type)));
+      CHECK(sum.equal(times(6)));
       const bool whole = torch::isIntegralType(type, /*includeBool=*/false);
-      CHECK(mean.equal(torch::full({5}, 2, whole ? torch::kDouble : type)));
+      CHECK(mean.equal(times(2).to(whole ? torch::kDouble : type)));
     }
   }
   CHECK(throws(ErrorCode::kInvalidArgument, "bool has no sum", [&] {

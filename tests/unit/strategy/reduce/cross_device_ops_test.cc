@@ -150,6 +150,19 @@ TEST_CASE("sparse values fall back to one device, which the log says once", "[sp
   CHECK(CountOf(reduce_twice(collective), "sparse values") == 0);
   ReductionToOneDevice to_one;
   CHECK(reduce_twice(to_one).empty());
+  // So do replicas that come with them.
+  const auto hierarchical = std::make_shared<HierarchicalCopyAllReduce>();
+  MirroredStrategy strategy(cpus(3), hierarchical);
+  const auto rows = Slices();
+  const std::string log = log_of([&] {
+    for (int call = 0; call < 2; ++call) {
+      const auto sums =
+          strategy.run([&] { return replica_context().all_reduce(ReduceOp::kSum, rows[1]); });
+      for (const IndexedSlices& sum : sums.values()) CHECK(sum.indices.size(0) == 6);
+    }
+  });
+  CHECK(CountOf(log, "HierarchicalCopyAllReduce: sparse values are joined on one device") == 1);
+  CHECK(CountOf(log, "sparse values") == 1);
 }
 
 TEST_CASE("destinations must be devices, and there must be some", "[spec][XDO-08]") {
@@ -326,6 +339,16 @@ TEST_CASE("merged options: what is not the default wins", "[spec][XDO-19]") {
   CHECK(taken.bytes_per_pack == 30);
   CHECK(taken.timeout == milliseconds(40));
   CHECK(taken.implementation == CommunicationImplementation::kNccl);
+  // Each by itself.
+  const CommunicationOptions later = mine.merge({.timeout = milliseconds(50)});
+  CHECK(later.bytes_per_pack == 10);
+  CHECK(later.timeout == milliseconds(50));
+  CHECK(later.implementation == CommunicationImplementation::kRing);
+  const CommunicationOptions packed = mine.merge({.bytes_per_pack = 60});
+  CHECK(packed.bytes_per_pack == 60);
+  CHECK(packed.timeout == milliseconds(20));
+  CHECK(packed.implementation == CommunicationImplementation::kRing);
+  CHECK(CommunicationOptions().merge(mine).implementation == CommunicationImplementation::kRing);
 }
 
 TEST_CASE("ops are chosen by what devices there are", "[spec][XDO-20]") {
@@ -400,6 +423,30 @@ TEST_CASE("sums, quotients and copies of dense and sparse values", "[spec][XDO-2
   CHECK(copy.values.data_ptr() != x.values.data_ptr());
   CHECK(copy_to_device(x, "CPU:3").dense_shape == x.dense_shape);
   CHECK(throws(ErrorCode::kInvalidArgument, "without a dense_shape", [&] { to_dense(shapeless); }));
+}
+
+TEST_CASE("rows that are none of their tensor become no whole tensor", "[strategy][unit]") {
+  const auto ones = [](std::int64_t rows) { return torch::ones({rows, 2}); };
+  const auto at = [](std::vector<std::int64_t> rows) { return torch::tensor(rows); };
+  const std::vector<std::int64_t> shape{3, 2};
+  const std::vector<std::pair<IndexedSlices, std::string>> refused{
+      {{ones(2), at({0, 3}), shape}, "index 3 at position 1 is not in [0, 3)"},
+      {{ones(1), at({-1}), shape}, "index -1 at position 0 is not in [0, 3)"},
+      {{ones(2), at({0}), shape}, "1 indices and values of shape [2, 2] are no rows of a tensor"},
+      {{torch::ones({1, 5}), at({0}), shape}, "of a tensor of shape [3, 2]"},
+      {{torch::ones({}), at({0}), std::vector<std::int64_t>{}}, "of a tensor of shape []"},
+      {{ones(1), torch::ones({1}), shape}, "must be a list of int32 or int64, not Float"},
+      {{ones(1), at({0}).reshape({1, 1}), shape}, "of shape [1, 1]"},
+      {{torch::Tensor(), at({0}), shape}, "without values"},
+      {{ones(1), torch::Tensor(), shape}, "without indices"}};
+  for (const auto& [slices, text] : refused) {
+    CAPTURE(text);
+    CHECK(throws(ErrorCode::kInvalidArgument, text, [&] { (void)to_dense(slices); }));
+    CHECK(throws(ErrorCode::kInvalidArgument, text, [&] { (void)to_sparse(slices); }));
+  }
+  const IndexedSlices none{ones(0), at({}), shape};
+  CHECK(to_dense(none).equal(torch::zeros({3, 2})));
+  CHECK(to_sparse(none).to_dense().equal(torch::zeros({3, 2})));
 }
 
 TEST_CASE("values that do not go together are refused by all ops", "[strategy][unit]") {

@@ -120,6 +120,34 @@ TEST_CASE("sums of bfloat16 and float16 are made in float32", "[spec][RED-09]") 
   }
 }
 
+TEST_CASE("sums of bfloat16 and float16 over replicas alone are rounded once", "[spec][RED-09]") {
+  for (const std::shared_ptr<CrossDeviceOps>& ops : std::vector<std::shared_ptr<CrossDeviceOps>>{
+           std::make_shared<CollectiveAllReduce>(), std::make_shared<ReductionToOneDevice>(),
+           std::make_shared<HierarchicalCopyAllReduce>(2)}) {
+    MirroredStrategy strategy(cpus(3), ops);
+    for (const auto type : {torch::kBFloat16, torch::kHalf}) {
+      // One more is lost in a sum of this type, two are not.
+      const double large = type == torch::kHalf ? 2048 : 256;
+      for (const bool gradient : {false, true}) {
+        CAPTURE(ops->name(), torch::toString(type), gradient);
+        const auto options = torch::dtype(type).requires_grad(gradient);
+        const auto all_sums = strategy.run([&] {
+          return replica_context().all_reduce(ReduceOp::kSum,
+                                              torch::full({3}, id() == 0 ? large : 1.0, options));
+        });
+        const auto values =
+            strategy.run([&] { return torch::full({3}, id() == 0 ? large : 1.0, options); });
+        const torch::Tensor expected = torch::full({3}, large + 2, type);
+        CHECK(strategy.reduce(ReduceOp::kSum, values).equal(expected));
+        for (const torch::Tensor& sum : all_sums.values()) CHECK(sum.equal(expected));
+        // A mean has room for a sum that its type has none for.
+        const auto most = strategy.run([&] { return torch::full({3}, 60'000.0, options); });
+        CHECK(strategy.reduce(ReduceOp::kMean, most).equal(torch::full({3}, 60'000.0, type)));
+      }
+    }
+  }
+}
+
 TEST_CASE("uneven pieces of a batch: not a mean of means", "[spec][RED-10]") {
   MirroredStrategy strategy(cpus(2, 0));
   const PerReplica<torch::Tensor> value(
@@ -137,6 +165,17 @@ TEST_CASE("axes count from the end when negative and must be in range", "[spec][
                [&] { strategy.reduce(ReduceOp::kSum, value, 2); }));
   CHECK(throws(ErrorCode::kInvalidArgument, "axis out of range for value with rank",
                [&] { strategy.reduce(ReduceOp::kSum, value, -3); }));
+  CHECK(throws(ErrorCode::kInvalidArgument, "axis out of range for value with rank 2",
+               [&] { strategy.reduce(ReduceOp::kSum, value, {0, 2}); }));
+  CHECK(throws(ErrorCode::kInvalidArgument, "axis out of range for value with rank 0",
+               [&] { strategy.reduce(ReduceOp::kMean, strategy.run([] { return 1.0; }), 0); }));
+  for (Strategy* const any :
+       {static_cast<Strategy*>(&strategy), static_cast<Strategy*>(&default_strategy())}) {
+    CHECK(throws(ErrorCode::kInvalidArgument,
+                 "axis 1 of a value with rank 2 is given twice, as 1 and -1",
+                 [&] { any->reduce(ReduceOp::kMean, torch::ones({2, 3}), {0, 1, -1}); }));
+  }
+  CHECK(strategy.reduce(ReduceOp::kMean, value, {-1, 0}).item<float>() == 1);
 }
 
 TEST_CASE("an axis is an integer or a list of them", "[spec][RED-12]") {
@@ -186,6 +225,26 @@ TEST_CASE("local results of a value that was never distributed", "[spec][RED-16]
   CHECK((strategy.local_results(std::tuple(1, 2)) == std::vector<std::tuple<int, int>>(3, {1, 2})));
 }
 
+TEST_CASE("local results of a nest of distributed values are each replica's nest",
+          "[spec][RED-14][RED-15]") {
+  using Map = std::map<std::string, int>;
+  MirroredStrategy strategy(cpus(2, 0));
+  const auto ids = strategy.run(id);
+  const auto tens = strategy.run([] { return 10 * id(); });
+
+  const auto nests = strategy.local_results(
+      std::tuple(ids, std::vector<PerReplica<int>>{tens, ids}, 7, Mirrored<int>({5})));
+  REQUIRE(nests.size() == 2);
+  CHECK((nests[0] == std::tuple(0, std::vector<int>{0, 0}, 7, 5)));
+  CHECK((nests[1] == std::tuple(1, std::vector<int>{10, 1}, 7, 5)));
+  CHECK(strategy.local_results(std::map<std::string, PerReplica<int>>{{"a", tens}}) ==
+        std::vector<Map>{Map{{"a", 0}}, Map{{"a", 10}}});
+  CHECK(throws(ErrorCode::kInvalidArgument, "a strategy of 2 replicas",
+               [&] { (void)strategy.local_results(std::tuple(ids, PerReplica<int>({1, 2, 3}))); }));
+  CHECK(throws(ErrorCode::kInvalidArgument, "a strategy of 2 replicas",
+               [&] { (void)strategy.local_results(std::tuple(PerReplica<int>({1, 2, 3}), 7)); }));
+}
+
 TEST_CASE("what one run returns the next takes", "[spec][RED-17][RED-18]") {
   using Map = std::map<std::string, int>;
   MirroredStrategy two(cpus(2, 0));
@@ -209,6 +268,17 @@ TEST_CASE("replicas that return lists of different length are an error", "[spec]
 
   CHECK(throws(ErrorCode::kInternal, "replica 1 returned another structure",
                [&] { strategy.reduce(ReduceOp::kSum, lists); }));
+  // So are mappings with other keys, with more and with fewer, in nests too.
+  using Map = std::map<std::string, int>;
+  const Map one{{"a", 1}};
+  const Map other{{"b", 1}};
+  const Map both{{"a", 1}, {"b", 2}};
+  for (const auto& [first, second] :
+       std::vector<std::pair<Map, Map>>{{one, other}, {one, both}, {both, one}, {Map(), one}}) {
+    const PerReplica<std::tuple<int, Map>> maps({{0, first}, {0, second}});
+    CHECK(throws(ErrorCode::kInternal, "replica 1 returned another structure than replica 0: a map",
+                 [&] { strategy.reduce(ReduceOp::kMean, maps); }));
+  }
 }
 
 TEST_CASE("one object on all replicas cannot be summed", "[spec][RED-20]") {
@@ -231,7 +301,14 @@ TEST_CASE("one object on all replicas cannot be summed", "[spec][RED-20]") {
 TEST_CASE("run options are accepted", "[spec][RED-22]") {
   MirroredStrategy strategy(cpus(2, 0));
 
-  CHECK(strategy.run(RunOptions{}, [](int x) { return x; }, 5).values() == std::vector<int>{5, 5});
+  const RunOptions others{.experimental_enable_dynamic_batch_size = false,
+                          .experimental_bucketizing_dynamic_shape = true,
+                          .experimental_xla_options = true};
+  for (const RunOptions& options : {RunOptions{}, others}) {
+    CHECK(strategy.run(
+                      options, [](int x) { return x + id(); }, 5)
+              .values() == std::vector<int>{5, 6});
+  }
 }
 
 TEST_CASE("shapes that differ between replicas are an error that names both", "[strategy][unit]") {
@@ -384,6 +461,22 @@ TEST_CASE("what one replica alone brings is reduced to the current device", "[sp
   check(cpu(5));
   std::get<0>(strategy.reduce(ReduceOp::kSum, values)).sum().backward();
   CHECK(std::get<0>(values[0]).grad().equal(torch::ones({2})));
+}
+
+TEST_CASE("sparse tensors are reduced over axes no more than IndexedSlices are",
+          "[strategy][unit]") {
+  for (const int n : {1, 2}) {
+    MirroredStrategy strategy(cpus(n));
+    const auto rows = strategy.run([] { return torch::ones({4, 2}).to_sparse(1); });
+    for (const int axis : {0, 1}) {
+      for (const auto op : {ReduceOp::kSum, ReduceOp::kMean}) {
+        CHECK(throws(ErrorCode::kUnimplemented, "over axes does not support IndexedSlices",
+                     [&] { (void)strategy.reduce(op, rows, axis); }));
+      }
+    }
+    CHECK(throws(ErrorCode::kUnimplemented, "over axes does not support IndexedSlices",
+                 [&] { (void)strategy.reduce(ReduceOp::kMean, rows[0], 0); }));
+  }
 }
 
 TEST_CASE("the mean of one replica's rows of integers is float64 too", "[strategy][unit]") {

@@ -206,6 +206,23 @@ TEST_CASE("the end of the chief ends the run when that was asked for",
   CHECK(result.exits.at("worker:1").signal == SIGTERM);
 }
 
+TEST_CASE("tasks that are started after the end of the chief are a run like the first",
+          "[multi_process]") {
+  MultiProcessOptions options = Two({"chief-ends", "0"});
+  options.end_with_chief = true;
+  MultiProcessRun run(options);
+  // Task 1 may have been ended before it said anything.
+  const std::string before = run.join().output.at("worker:1");
+
+  run.start("worker:1");
+  REQUIRE(run.wait_for_output("worker:1", before + "begins", seconds(60)));
+  run.start("worker:0");
+
+  const MultiProcessResult result = run.join();
+  CHECK(result.exits.at("worker:0").ok());
+  CHECK(result.exits.at("worker:1").signal == SIGTERM);
+}
+
 TEST_CASE("functions of a program run in processes of it, and what they return is the run's",
           "[multi_process][spec][MPR-01]") {
   const auto output_of = [](const std::string& name) {

@@ -8,11 +8,13 @@
 #include "strategy/tpu/internal/ring.h"
 #include "tests/support/catch.h"
 #include "tests/unit/strategy/errors.h"
+#include "tests/unit/strategy/logged.h"
 
 namespace muster {
 namespace {
 
 using testing::code_of;
+using testing::log_of;
 using testing::throws;
 using Shape = std::vector<int>;
 
@@ -119,6 +121,15 @@ TEST_CASE("replicas of whole chips lie on rings where that is possible, else alo
         "0200 0201 | 0100 0101");
 }
 
+TEST_CASE("the cores of a replica lie as far apart as its stride says with others between them",
+          "[strategy][spec][TPA-03]") {
+  CHECK(built(chips(8, 1, 8, 1), {2, 1, 1, 1}, 8, DeviceOrderMode::kAuto, {2, 1, 1, 1}) ==
+        "0000 2000 | 0001 2001 | 1000 3000 | 1001 3001 | 4000 6000 | 4001 6001 | 5000 7000 | "
+        "5001 7001");
+  CHECK(built(chips(4, 4, 4, 4), {2, 1, 1, 2}, 4, DeviceOrderMode::kAuto, {2, 1, 1, 1}) ==
+        "0000 0001 2000 2001 | 1000 1001 3000 3001 | 0100 0101 2100 2101 | 1100 1101 3100 3101");
+}
+
 TEST_CASE("blocks of chips lie on a ring of hosts, and the chips of each on one of their own",
           "[strategy][spec][TPA-03]") {
   const auto assignment = DeviceAssignment::build(
@@ -166,6 +177,12 @@ TEST_CASE("what does not fit the mesh is refused, and the numbers are named",
 TEST_CASE("on a mesh with holes devices are taken as they come", "[strategy][spec][TPA-03]") {
   const Topology holes{{2, 2, 1, 2}, {{{0, 0, 0, 0}, {0, 0, 0, 1}, {1, 0, 0, 0}, {1, 0, 0, 1}}}};
   CHECK(built(holes, {1, 1, 1, 2}, 2) == "0000 0001 | 1000 1001");
+  // By task, then by ordinal, wherever in the mesh they are.
+  const Topology hosts{{2, 2, 1, 2}, {{{1, 1, 0, 1}, {1, 1, 0, 0}}, {{0, 1, 0, 0}, {0, 0, 0, 1}}}};
+  for (const DeviceOrderMode mode : {DeviceOrderMode::kAuto, DeviceOrderMode::kMesh}) {
+    CHECK(built(hosts, {1, 1, 1, 2}, 2, mode) == "1101 1100 | 0100 0001");
+    CHECK(built(hosts, {}, 3, mode) == "1101 | 1100 | 0100");
+  }
   CHECK(throws(ErrorCode::kInvalidArgument, "5 replicas",
                [&] { (void)built(holes, {1, 1, 1, 2}, 5); }));
   CHECK(throws(ErrorCode::kInvalidArgument, "the topology has 4",
@@ -208,6 +225,10 @@ TEST_CASE("rings go from neighbour to neighbour and come home, but for odd sizes
   CHECK(ring({5, 1, 1}, {0}) == "0 1 2 3 4 ");
   CHECK_FALSE(internal::lacks_ring({5, 1, 1}));
   CHECK(internal::lacks_ring({3, 2, 1}));
+  std::string odd;
+  const std::string said = log_of([&] { odd = built(chips(3, 2, 3, 2), {1, 1, 1, 2}, 6); });
+  CHECK(odd == "0000 0001 | 1000 1001 | 2000 2001 | 0100 0101 | 1100 1101 | 2100 2101");
+  CHECK(said.find("3x2x1 has no ring") != std::string::npos);
   for (const internal::Chip& sizes :
        {internal::Chip{4, 4, 1}, {2, 6, 1}, {1, 8, 4}, {4, 1, 2}, {4, 2, 6}, {8, 8, 8}}) {
     const std::vector<internal::Chip> chips = internal::ring_of(sizes);

@@ -4,6 +4,8 @@
 #include <utility>
 #include <vector>
 
+#include "common/storage/checkpoint.h"
+#include "muster/v1/checkpoint.pb.h"
 #include "strategy/core/context.h"
 #include "strategy/tpu/split_tensor.h"
 #include "strategy/train/checkpoint.h"
@@ -206,6 +208,8 @@ TEST_CASE("logical devices nest, are in range, and the first counts where none i
       CHECK(device("c") == Devices{tpu(0), tpu(2)});
     }
     CHECK(device("d") == Devices{tpu(1), tpu(3)});
+    const auto net = strategy.distribute(torch::nn::Linear(2, 1));
+    CHECK(net.variable("weight").devices() == Devices{tpu(0), tpu(2)});
   }
   CHECK(device("e") == Devices{tpu(0), tpu(2)});
   const auto made = strategy.run([&] {
@@ -318,6 +322,9 @@ TEST_CASE("a write reaches all copies of a variable, which is one entry of a che
   const std::string at = folder / "one";
   Checkpoint checkpoint({{"v", v}});
   checkpoint.save(at);
+  const auto manifest = storage::ReadManifest(at);
+  REQUIRE(manifest.ok());
+  CHECK(manifest->slices_size() == 1);
   v.assign(0);
   checkpoint.restore(at).assert_consumed();
   CHECK(all_are(9));

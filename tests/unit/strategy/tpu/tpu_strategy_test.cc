@@ -140,6 +140,11 @@ TEST_CASE("the mean over cores is on the host", "[strategy][spec][TPS-09]") {
   CHECK(device_of(mean) == testing::cpu(0));
   CHECK(throws(ErrorCode::kUnimplemented, "by SUM and MEAN alone: reduce op \"MAX\"",
                [&] { (void)strategy.reduce("MAX", squares); }));
+  CHECK(throws(ErrorCode::kUnimplemented, "by SUM and MEAN alone: reduce op \"MAX\"",
+               [&] { (void)strategy.extended().reduce_to("MAX", squares, "CPU:0"); }));
+  const std::vector<std::pair<PerReplica<torch::Tensor>, Destinations>> batch{{squares, "CPU:0"}};
+  CHECK(throws(ErrorCode::kUnimplemented, "by SUM and MEAN alone: reduce op \"MAX\"",
+               [&] { (void)strategy.extended().batch_reduce_to("MAX", batch); }));
 }
 
 TEST_CASE("after a function that cannot be computed the next one runs",

@@ -1,5 +1,7 @@
 // What a program does to a distributed module outside run(): it reaches all copies.
+#include <atomic>
 #include <sstream>
+#include <thread>
 
 #include "strategy/train/checkpoint.h"
 #include "strategy/train/loss.h"
@@ -252,6 +254,44 @@ TEST_CASE("in an open scope of a destroyed strategy everything is refused until 
     CHECK(&get_strategy() == &default_strategy());
     CHECK(other.run([] { return 1; })[0] == 1);
   }
+}
+
+// Each assignment reads the other variable, whose changes outside run() it takes over first.
+TEST_CASE("two threads that assign weights of two modules to each other do not wait for ever",
+          "[strategy][unit]") {
+  MirroredStrategy strategy({"CPU:0", "CPU:1"});
+  const auto one = strategy.distribute(float64_net());
+  const auto other = strategy.distribute(float64_net());
+  const Variable v = one.parameters()[0];
+  const Variable w = other.parameters()[0];
+  v.assign(1.0, false);
+  w.assign(1.0, false);
+  std::atomic<int> begun{0};
+  const auto assign = [&](const Variable& to, const Variable& from) {
+    ++begun;
+    while (begun < 2) std::this_thread::yield();
+    for (int i = 0; i < 2'000; ++i) to.assign(from, false);
+  };
+  std::thread beside([&] { assign(v, w); });
+  assign(w, v);
+  beside.join();
+
+  CHECK(v.value().equal(torch::ones_like(v.value())));
+  CheckCopiesAreEqual(one);
+  CheckCopiesAreEqual(other);
+}
+
+TEST_CASE("a weight to which its own value is added is twice that on all copies",
+          "[strategy][unit]") {
+  MirroredStrategy strategy({"CPU:0", "CPU:1"});
+  const auto net = strategy.distribute(float64_net());
+  const Variable weight = net.parameters()[0];
+  weight.assign(1.0, false);
+  const bool component = GENERATE(false, true);
+  weight.assign_add(component ? weight.component(0).value() : weight.value(), false);
+
+  CHECK(weight.value().equal(torch::full_like(weight.value(), 2.0)));
+  CheckCopiesAreEqual(net);
 }
 
 TEST_CASE("a global strategy that was destroyed is told, until there is another",

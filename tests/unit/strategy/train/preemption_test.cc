@@ -10,6 +10,7 @@
 #include "tests/support/temp_folder.h"
 #include "tests/unit/strategy/errors.h"
 #include "tests/unit/strategy/multi_worker_mirrored/programs.h"
+#include "tests/unit/strategy/multi_worker_mirrored/workers.h"
 
 namespace muster::testing {
 namespace {
@@ -137,6 +138,37 @@ TEST_CASE("what a step throws on one worker is thrown on all of them, with its t
   }
 }
 
+TEST_CASE("what a save function or a watcher throws on one worker is thrown on all of them",
+          "[strategy][spec][PRE-03][PRE-04]") {
+  const bool saves = GENERATE(true, false);
+  const TempFolder folder;
+  const std::string why = saves ? "the disk is full" : "the scheduler does not answer";
+  const auto errors =
+      on_cluster<std::string>(2, 1, [&](MultiWorkerMirroredStrategy& strategy) -> std::string {
+        const auto scope = strategy.scope();
+        const auto fail = [&](bool here) {
+          if (here && !strategy.is_chief()) throw std::runtime_error(why);
+        };
+        TerminationConfig config;
+        config.termination_watcher = [&] {
+          fail(!saves);
+          return true;
+        };
+        config.exit = [] {};
+        config.save = [&] { fail(saves); };
+        try {
+          PreemptionCheckpointHandler handler(strategy, Checkpoint(), folder.path(), config);
+          while (true) handler.run([&] { (void)strategy.reduce(ReduceOp::kSum, 1.0); });
+        } catch (const std::exception& error) {
+          return error.what();
+        }
+      });
+  CAPTURE(errors[0]);
+  CHECK(errors[0].find("worker:1 failed in " + std::string(saves ? "save" : "termination_watcher") +
+                       ": " + why) != std::string::npos);
+  CHECK(errors[1] == why);
+}
+
 TEST_CASE("workers other than the chief leave nothing in folders of their own",
           "[strategy][spec][PRE-05]") {
   const TempFolder folder;
@@ -183,6 +215,52 @@ TEST_CASE("one process alone is asked by its own watcher, and goes on when its e
   CHECK(handler.total_run_calls() == 5);
   PreemptionCheckpointHandler next(strategy, checkpoint, folder / "c");
   CHECK(next.total_run_calls() == 3);
+}
+
+TEST_CASE("the longest grace period that there is does not end", "[strategy][spec][PRE-02]") {
+  const TempFolder folder;
+  OneDeviceStrategy strategy("CPU:0");
+  const auto scope = strategy.scope();
+  Checkpoint checkpoint({{"count", Variable::create("count", torch::zeros({}, torch::kFloat64))}});
+  int exits = 0;
+  PreemptionCheckpointHandler handler(strategy, checkpoint, folder / "c",
+                                      {.termination_watcher = [] { return true; },
+                                       .exit = [&] { ++exits; },
+                                       .grace_period = std::chrono::milliseconds::max()});
+
+  for (int call = 0; call < 5; ++call) (void)handler.run([] { return 0; });
+
+  CHECK(exits == 0);
+  CHECK(checkpoints(folder / "c").size() == 1);
+}
+
+TEST_CASE("a notice that is given once outlives a save that fails", "[strategy][spec][PRE-02]") {
+  const TempFolder folder;
+  OneDeviceStrategy strategy("CPU:0");
+  const auto scope = strategy.scope();
+  const auto grace = std::chrono::milliseconds(GENERATE(0, 3'600'000));
+  bool asked = true;
+  bool full = true;
+  int saves = 0;
+  int exits = 0;
+  PreemptionCheckpointHandler handler(
+      strategy, Checkpoint(), folder / "c",
+      {.termination_watcher = [&] { return std::exchange(asked, false); },
+       .exit = [&] { ++exits; },
+       .grace_period = grace,
+       .save =
+           [&] {
+             if (std::exchange(full, false)) throw std::runtime_error("the disk is full");
+             ++saves;
+           }});
+  CHECK_THROWS(handler.run([] {}));
+  CHECK(handler.total_run_calls() == 0);
+
+  for (int call = 0; call < 3; ++call) handler.run([] {});
+
+  CHECK(saves == 1);
+  CHECK(exits == (grace.count() == 0 ? 1 : 0));
+  CHECK(handler.total_run_calls() == 3);
 }
 
 TEST_CASE("a notice that is given once is kept until the grace period has ended",

@@ -220,6 +220,9 @@ TEST_CASE("a reduce op may be given by name wherever an op is", "[spec][RED-01]"
     CHECK(strategy.reduce(name, value).item<double>() == expected);
     CHECK(strategy.reduce(reduce_op(name), value).item<double>() == expected);
     CHECK(strategy.extended().reduce_to(name, value, "CPU:1")[0].item<double>() == expected);
+    if (reduce_op(name) == ReduceOp::kMean) {
+      CHECK(strategy.reduce(name, Mirrored<torch::Tensor>(tensors.values())).item<double>() == 1);
+    }
     const auto batch =
         strategy.extended().batch_reduce_to(name, std::vector<Pair>{{tensors, "CPU:1"}});
     CHECK(batch[0][0].item<double>() == expected);

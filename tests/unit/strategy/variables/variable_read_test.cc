@@ -236,6 +236,29 @@ TEST_CASE("a variable may wait for its first value", "[spec][VAR-37]") {
   CHECK(in_replicas.component(0).value().equal(in_replicas.component(1).value()));
 }
 
+TEST_CASE("a variable that some replicas alone have given a value has none across replicas",
+          "[spec][VAR-37]") {
+  MirroredStrategy strategy(cpus(2));
+  for (const auto aggregation : {kSum, kMean}) {
+    const auto scope = strategy.scope();
+    const Variable v = Variable::create(
+        "late", 0.0, {.synchronization = kOnRead, .aggregation = aggregation, .initialize = false});
+    strategy.run([&] {
+      if (id() == 0) v.assign(3.0);
+    });
+
+    CHECK_FALSE(v.is_initialized());
+    CHECK(throws(ErrorCode::kFailedPrecondition,
+                 "variable late is not initialised: replica 1 has given it no value yet",
+                 [&] { (void)v.value(); }));
+    strategy.run([&] {
+      if (id() == 1) v.assign(5.0);
+    });
+    CHECK(v.is_initialized());
+    CHECK(number(v) == (aggregation == kSum ? 8 : 4));
+  }
+}
+
 TEST_CASE("ON_READ variables of other types", "[strategy][unit]") {
   MirroredStrategy strategy(cpus(3));
   for (const auto type : {torch::kLong, torch::kInt, torch::kBFloat16, torch::kDouble}) {

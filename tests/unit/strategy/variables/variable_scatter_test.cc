@@ -1,4 +1,7 @@
 // The seven scatter operations.
+#include <cmath>
+#include <limits>
+
 #include "tests/support/catch.h"
 #include "tests/unit/strategy/variables/variable_support.h"
 
@@ -197,6 +200,31 @@ TEST_CASE("rows that do not fit are refused and change nothing", "[strategy][uni
   CHECK(refused("is a scalar", scalar, row(1.0, 0)));
   CHECK(refused("no values", v, {}));
   CheckComponents(v, List(6, 0));
+  (v * 3).sum().backward();
+  CHECK(refused("is not in [0, 3)", v, rows(torch::ones({1, 2}), ints(3))));
+  REQUIRE(v.value().grad().defined());
+  CHECK(list(v.value().grad()) == List(6, 3));
+}
+
+TEST_CASE("a division by zero changes nothing, whichever of several of a row it is",
+          "[strategy][unit]") {
+  MirroredStrategy strategy(cpus(2));
+  const auto narrow = [](std::vector<int> numbers) { return torch::tensor(numbers, torch::kInt); };
+  const Variable v = on_write(strategy, narrow({1, 64, 1}), kNone);
+
+  CHECK(throws(ErrorCode::kInvalidArgument, "scatter_div of variable v: division by zero",
+               [&] { v.scatter_div(rows(narrow({2, 4, 0}), ints(0, 1, 1))); }));
+  CheckComponents(v, {1, 64, 1});
+  v.scatter_div(rows(narrow({2, 4, -3}), ints(0, 1, 1)));
+  CheckComponents(v, {0, -5, 1});
+  // It wraps around, where the processor's own division would end the program.
+  const int least = std::numeric_limits<int>::min();
+  const Variable low = on_write(strategy, narrow({least, 7}), kNone);
+  low.scatter_div(rows(narrow({-1, -1}), ints(0, 1)));
+  CheckComponents(low, {static_cast<double>(least), -7});
+  const Variable infinite = on_write(strategy, floats(1, -1), kNone);
+  infinite.scatter_div(row(0.0, 0));
+  CHECK(std::isinf(list(infinite)[0]));
 }
 
 TEST_CASE("rows of a value that nobody holds are changed in place, what was read stays",

@@ -1,4 +1,5 @@
 // Where and how variables are made: scopes, creators, devices, names, modes.
+#include <stdexcept>
 #include <thread>
 
 #include "strategy/core/default_strategy.h"
@@ -200,6 +201,53 @@ TEST_CASE("replicas that create different variables are told so", "[spec][MIR-07
     });
   }));
   CHECK(strategy.run([] { return Variable::create("v", 1.0); })[0].size() == 2);
+}
+
+TEST_CASE("replicas that create one name with other options or shapes are told both",
+          "[spec][MIR-07]") {
+  MirroredStrategy strategy(cpus(3));
+  struct Case {
+    InitialValue first, other;
+    VariableOptions options, others;
+    std::string one, two;
+  };
+  const std::vector<Case> cases{
+      {torch::ones({2}), torch::ones({3}), {}, {}, "of shape [2]", "of shape [3]"},
+      {1.0, torch::ones({3}), {}, {}, "of shape []", "of shape [3]"},
+      {torch::ones({2}), torch::ones({2}, torch::kDouble), {}, {}, "as Float", "as Double"},
+      {1.0, 1.0, {.dtype = torch::kLong}, {.dtype = torch::kInt}, "as Long", "as Int"},
+      {1.0, 1.0, {.synchronization = kOnRead}, {}, "ON_READ", "ON_WRITE"},
+      {1.0, 1.0, {.aggregation = kSum}, {.aggregation = kMean}, "SUM", "MEAN"},
+      {1.0, 1.0, {.trainable = false}, {}, "not trainable", "trainable"},
+      {1.0, 1.0, {}, {.initialize = false}, "with a value", "without a value"}};
+  for (const Case& one : cases) {
+    CAPTURE(one.one, one.two);
+    const auto create = [&] {
+      const bool same = id() < 2;
+      (void)Variable::create(same ? "foo_1" : "foo_2", same ? one.first : one.other,
+                             same ? one.options : one.others);
+    };
+    const auto error = error_of([&] { strategy.run(create); });
+    REQUIRE(error);
+    const std::string text = error->message();
+    CAPTURE(text);
+    CHECK(error->code() == ErrorCode::kFailedPrecondition);
+    const std::size_t first = text.find("replica 0 creates \"foo_1\" ");
+    const std::size_t second = text.find("and replica 2 \"foo_2\" ");
+    REQUIRE(first < second);
+    REQUIRE(second != std::string::npos);
+    CHECK(text.substr(first, second - first).find(one.one) != std::string::npos);
+    CHECK(text.substr(second).find(one.two) != std::string::npos);
+  }
+  // What says the same in other words is the same; functions are not asked.
+  const auto made = strategy.run([] {
+    const VariableOptions plain;
+    const VariableOptions said{.trainable = true, .synchronization = kOnWrite};
+    const auto none = []() -> torch::Tensor { throw std::runtime_error("asked"); };
+    return id() == 0 ? Variable::create("v", torch::ones({2}), plain)
+                     : Variable::create("v", none, said);
+  });
+  CHECK(made[2].sizes() == std::vector<std::int64_t>{2});
 }
 
 TEST_CASE("a random initial value is replica 0's everywhere", "[spec][MIR-08]") {

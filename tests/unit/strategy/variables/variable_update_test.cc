@@ -214,6 +214,24 @@ TEST_CASE("a Mirrored of one component goes to all components of a variable and 
                [&] { (void)two[2]; }));
 }
 
+TEST_CASE("replicas that come to one update with arguments of other types are told so",
+          "[spec][VAR-41]") {
+  CentralStorageStrategy central(cpus(2));
+  const Variable c = on_write(central, 0.0, kMean);
+  const auto assign = [](const Variable& component, const auto& x) { component.assign(x); };
+
+  CHECK(throws(ErrorCode::kFailedPrecondition, "waits in update of variable v", [&] {
+    central.run([&] {
+      if (id() == 0) {
+        central.extended().update(c, assign, own(3));
+      } else {
+        central.extended().update(c, assign, 3.0);
+      }
+    });
+  }));
+  CHECK(number(c) == 0);
+}
+
 TEST_CASE("replicas that come with NaN come with the same argument", "[strategy][unit]") {
   CentralStorageStrategy central(cpus(2));
   const Variable c = on_write(central, 0.0, kMean);

@@ -91,6 +91,14 @@ TEST_CASE("one constant cannot be summed over replicas by a write", "[spec][VAR-
     CHECK(throws(ErrorCode::kInvalidArgument, "cannot be reduced with the given reduce op",
                  [&] { strategy.run([&] { v.assign_add(shared); }); }));
     CHECK(numbers(v) == times(n, 1));
+    // As of a reduction, 0 of all is 0: a sum is begun anew.
+    strategy.run([&] { v.assign_add(0); });
+    CHECK(numbers(v) == times(n, 1));
+    CHECK(numbers(strategy.run([&] { return v.assign(0); })) == times(n, 0));
+    CHECK(numbers(v) == times(n, 0));
+    const torch::Tensor zero = torch::zeros({});
+    CHECK(throws(ErrorCode::kInvalidArgument, "cannot be reduced with the given reduce op SUM",
+                 [&] { strategy.run([&] { v.assign(zero); }); }));
   }
   MirroredStrategy alone(cpus(1));
   const Variable v = on_write(alone, 1.0, kSum);
@@ -513,6 +521,23 @@ TEST_CASE("a variable of another strategy is not read in a replica", "[strategy]
     CHECK(number(other->run([&] { return plain.value(); })[0]) == 2);
   }
   CHECK(number(v) == 1);
+}
+
+TEST_CASE("a variable that is assigned what it is read as keeps its value", "[strategy][unit]") {
+  MirroredStrategy strategy(cpus(2));
+  const auto begin = [&](VariableAggregation aggregation) {
+    const Variable v = on_read(strategy, 0.0, aggregation);
+    strategy.run([&] { v.assign(id() == 0 ? 1.0 : 3.0, false); });
+    return v;
+  };
+  // Each component's part is of the value before the write, whichever is written first.
+  const Variable sum = begin(kSum);
+  sum.assign(sum, false);
+  CHECK(number(sum) == 4);
+  const Variable mean = begin(kMean);
+  mean.assign_add(mean, false);
+  CHECK(number(mean) == 4);
+  CHECK(numbers(mean) == std::vector<double>{3, 5});
 }
 
 TEST_CASE("what is fitted for another process is in memory what its view shows",

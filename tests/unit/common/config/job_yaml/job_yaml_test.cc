@@ -185,6 +185,11 @@ TEST_CASE("numbers that float32 does not hold are refused with the job", "[confi
     Contains(ProblemsOf(GoodJobBut("0.001", rate)),
              "optimizer.learning_rate: must be above 0 and finite as a float32; given 1e");
   }
+  for (const char* const gamma : {"1e39", "1e-60"}) {
+    const std::string schedule = fmt::format("{{kind: step, step_size: 10, gamma: {}}}", gamma);
+    Contains(ProblemsOf(GoodJobBut("0.001", "0.001, schedule: " + schedule)),
+             "optimizer.schedule.gamma: must be above 0 and finite as a float32; given 1e");
+  }
   Contains(ProblemsOf(GoodJobBut("0.001", "0.001, epsilon: 1e39")),
            "optimizer.epsilon: must be 0 or more, and a finite float32; given 1e+39");
   const auto scaled = [](const std::string& kind, const std::string& scale) {

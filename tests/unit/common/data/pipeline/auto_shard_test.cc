@@ -188,6 +188,30 @@ TEST_CASE("more workers than files is an empty stream, than elements an error",
   CHECK(AllNumbers(Sharded(Range(5), 5, 4, kData)) == Numbers{4});
 }
 
+TEST_CASE("the files of a pipeline are counted where they are shared out",
+          "[pipeline][unit][spec][SHD-10]") {
+  const auto files = [](const Pipeline& pipeline) {
+    return AutoShard(pipeline, {.workers = 4, .index = 3}, kFile).value().choice.files;
+  };
+  const Pipeline three = Files(3).FlatMap(ReadFile());
+  const Pipeline two = Files(2).FlatMap(ReadFile());
+
+  CHECK(files(three.Batch(2)) == 3);
+  CHECK(files(Files(3).Shuffle(3).Repeat().FlatMap(ReadFile())) == 3);
+  // The names of two lists are one stream: worker 3 reads the fourth of them.
+  const Pipeline joined = Files(3).Concatenate(Files(2)).FlatMap(ReadFile());
+  CHECK(files(joined) == 5);
+  CHECK(AllNumbers(Sharded(joined, 4, 3)) == Sequence(0, 10));
+  CHECK(files(Files(9).Take(1).FlatMap(ReadFile())) == 1);
+  CHECK(files(Files(9).Skip(7).FlatMap(ReadFile())) == 2);
+  const FilterFunction any = [](const Element&) -> Result<bool> { return true; };
+  CHECK(files(Files(9).Filter(any).FlatMap(ReadFile())) == -1);
+  // With two readers a worker has some where one of them has; with a zip only where both have.
+  CHECK(files(two.Concatenate(three)) == 3);
+  CHECK(AllNumbers(Sharded(two.Concatenate(three), 3, 2)) == Sequence(20, 30));
+  CHECK(files(Pipeline::Zip({three, two})) == 2);
+}
+
 TEST_CASE("empty data ends, it is no error", "[pipeline][unit][spec][SHD-11]") {
   CHECK(AllNumbers(Sharded(Range(0), 5, 2, kAuto)).empty());
   CHECK(AllNumbers(Sharded(Range(0).Batch(4), 5, 2, kData)).empty());

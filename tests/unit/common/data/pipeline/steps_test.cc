@@ -317,6 +317,28 @@ TEST_CASE("records of files are elements", "[pipeline][unit]") {
   CHECK(ErrorOf(Pipeline::ListFiles({files.Path("*.none")})).code() == StatusCode::kNotFound);
 }
 
+TEST_CASE("files are listed whatever is in them: who reads them may know more forms",
+          "[pipeline][unit]") {
+  using namespace std::string_view_literals;
+  const testing::TempFiles files;
+  const std::vector<std::string> paths = {files.Write("a.pt", "PK\x03\x04\x14\0\0\0\x08\0"sv),
+                                          files.Write("b.xz", "\xFD\x37zXZ\0\0\x04\xe6"sv),
+                                          files.Write("c.gz", "a name is free")};
+  const Pipeline listed = Pipeline::ListFiles({files.Path("?.*")});
+
+  REQUIRE(listed.status().ok());
+  auto names = testing::Open(listed);
+  for (const std::string& path : paths) {
+    const Item name = names->Next();
+    REQUIRE((name.ok() && name->has_value()));
+    CHECK(*(*name)->columns[0].as<std::string>() == path);
+  }
+  // The readers here refuse them as before.
+  v1::DataSpec spec;
+  spec.mutable_text()->add_files(files.Path("a.pt"));
+  CHECK(Mentions(ErrorOf(Pipeline::Records(spec, files.CacheDirectory())), "zip archive"));
+}
+
 TEST_CASE("how many elements there are, where that is known", "[pipeline][unit]") {
   const auto count = [](const Pipeline& pipeline) { return pipeline.node()->cardinality(); };
 
