@@ -50,10 +50,15 @@ Result<net::Listener> ListenIn(const std::string& directory) {
   }
   MUSTER_TRY(RequireOwnDirectory(directory));
   RemoveStaleSockets(directory);
-  const net::Nonce nonce = net::RandomNonce();
-  return net::ListenUnix(fmt::format("{}/ps-{}-{:02x}{:02x}.sock", directory, ::getpid(),
-                                     static_cast<unsigned>(nonce[0]),
-                                     static_cast<unsigned>(nonce[1])));
+  // A socket's path has to be short, so another server of this process may have the same one.
+  std::string path;
+  std::error_code ignored;
+  do {
+    const net::Nonce nonce = net::RandomNonce();
+    path = fmt::format("{}/ps-{}-{:02x}{:02x}.sock", directory, ::getpid(),
+                       static_cast<unsigned>(nonce[0]), static_cast<unsigned>(nonce[1]));
+  } while (std::filesystem::exists(path, ignored));
+  return net::ListenUnix(path);
 }
 
 class PsServerImpl final : public PsServer {
