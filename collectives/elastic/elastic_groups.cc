@@ -136,14 +136,17 @@ void ElasticGroups::ReadWorkers() {
   }
 }
 
-// Asked before anything that is heard is taken in. What was asked for before this process stood
-// still says nothing of who has gone on since: such a report would take its member for seen again.
-bool ElasticGroups::SleptSince(TimePoint since) {
+void ElasticGroups::NoteTime() {
   const TimePoint now = steady_clock::now();
-  if (now - awake_ > Rendezvous::kSilent) {
-    rendezvous_.Slept();
-    awake_ = slept_at_ = now;
-  }
+  if (now - awake_ <= Rendezvous::kSilent) return;
+  rendezvous_.Slept();
+  awake_ = slept_at_ = now;
+}
+
+// What was asked for before this process stood still says nothing of who has gone on since: such a
+// report would take its member for seen again.
+bool ElasticGroups::SleptSince(TimePoint since) {
+  NoteTime();
   return slept_at_ >= since;
 }
 
@@ -154,7 +157,7 @@ void ElasticGroups::Answer() {
     auto accepted = net::Accept({&door_, 1}, wake_.get(), kTick);
     {
       const MutexLock lock(mutex_);
-      (void)SleptSince(TimePoint::max());
+      NoteTime();
       awake_ = steady_clock::now();
     }
     if (!accepted.ok()) (void)net::Accept({}, wake_.get(), kNoRoom);
@@ -293,7 +296,7 @@ Result<std::optional<Formation>> ElasticGroups::LookAround() {
   std::optional<Formation> next;
   {
     const MutexLock lock(mutex_);
-    (void)SleptSince(TimePoint::max());
+    NoteTime();
     if (agreed_.has_value()) return std::exchange(agreed_, std::nullopt);
     MUSTER_TRY_ASSIGN(next, rendezvous_.Propose(steady_clock::now()));
     if (!next.has_value() || !rendezvous_.Accept(*next).ok()) return std::optional<Formation>();

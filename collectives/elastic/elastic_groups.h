@@ -92,7 +92,8 @@ class ElasticGroups {
  private:
   explicit ElasticGroups(Options options);
   void Answer();
-  // That this process stood still is seen by the time: whether it did since then.
+  // That this process stood still is seen by the time. Before anything that is heard is taken in.
+  void NoteTime() MUSTER_REQUIRES(mutex_);
   bool SleptSince(TimePoint since) MUSTER_REQUIRES(mutex_);
   void AnswerOne(net::Accepted accepted);
   // `came`: when it may first have been written.

@@ -217,18 +217,7 @@ void raise_argument_kind(ArgumentKind kind) {
 void raise_no_iterator() { raise(InvalidArgument("an iterator of what is no dataset")); }
 
 std::shared_ptr<void> forbid_variables() {
-  // A creator is asked on threads of replicas, too; of a module's variables none is.
-  struct Forbidden {
-    NoVariables here{"a function that makes a dataset"};
-    VariableCreatorScope creators{
-        [](const std::function<Variable(VariableSpec)>&, const VariableSpec& spec) -> Variable {
-          raise(
-              InvalidArgument("a function that makes a dataset creates the variable \"{}\": create "
-                              "variables before, in the driver",
-                              spec.name));
-        }};
-  };
-  return std::make_shared<Forbidden>();
+  return std::make_shared<NoVariables>("a function that makes a dataset");
 }
 
 }  // namespace internal

@@ -196,7 +196,7 @@ class Strategy {
   template <class T>
   auto local_results(const T& value) const {
     if constexpr (detail::HasDistributed<T>::value) {
-      detail::for_all_distributed(value, [this](const auto& part) { check_part(part); });
+      detail::for_distributed(value, [this](const auto& part) { check_part(part); });
       std::vector<decltype(detail::select_nest(0, value))> nests;
       for (int replica = 0; replica < num_local_replicas(); ++replica) {
         nests.push_back(detail::select_nest(replica, value));
@@ -306,7 +306,9 @@ class Strategy {
   }
   template <class T>
   void check_components(const T& value) const {
-    detail::for_distributed(value, [this](const auto& part) { check_part(part); });
+    if constexpr (detail::IsTakenApart<T>::value) {
+      detail::for_distributed(value, [this](const auto& part) { check_part(part); });
+    }
   }
   template <class T>
   nest::tensors_t<T> reduce_nest(ReduceOp op, const PerReplica<T>& value, const Axes& axes) {

@@ -16,7 +16,7 @@
 #include "strategy/base/internal/raise.h"
 #include "strategy/core/internal/frames.h"
 #include "strategy/core/strategy.h"
-#include "strategy/resolver/cluster_resolver.h"
+#include "strategy/resolver/internal/task_name.h"
 #include "strategy/train/internal/termination_notice.h"
 
 namespace muster {
@@ -29,20 +29,6 @@ using std::chrono::steady_clock;
   std::cout.flush();
   (void)std::fflush(nullptr);
   std::_Exit(kPreemptedExitCode);
-}
-
-// "worker:1", as its cluster names this process: a chief is the first of the group, so that a rank
-// is no index.
-std::string NameOfThisTask(const Strategy& strategy, int rank) {
-  const std::shared_ptr<ClusterResolver> resolver = strategy.cluster_resolver();
-  try {
-    const auto type = resolver == nullptr ? std::nullopt : resolver->task_type();
-    const auto index = resolver == nullptr ? std::nullopt : resolver->task_id();
-    if (type && index) return *type + ":" + std::to_string(*index);
-  } catch (
-      const std::exception&) {  // a resolver of the program's; the others are told all the same
-  }
-  return "process " + std::to_string(rank);
 }
 
 }  // namespace
@@ -65,8 +51,9 @@ struct PreemptionCheckpointHandler::Impl {
     const auto tell = [&](const char* why) {
       collectives::Group* const group = strategy.collectives();
       if (group == nullptr) return;
-      group->Abort(
-          Internal("{} failed in {}: {}", NameOfThisTask(strategy, group->rank()), what, why));
+      const std::string name = internal::task_name(strategy.cluster_resolver(),
+                                                   "process " + std::to_string(group->rank()));
+      group->Abort(Internal("{} failed in {}: {}", name, what, why));
     };
     try {
       own();

@@ -153,23 +153,6 @@ auto select_nest(int replica, const T& value) {
   }
 }
 
-// each(part) for all that select_replica() takes the replica's component of: `value`, or the leaves
-// of a nest.
-template <class T, class Each>
-void for_distributed(const T& value, const Each& each) {
-  if constexpr (IsPerReplica<T>::value || IsMirrored<T>::value) {
-    each(value);
-  } else if constexpr (NestOf<T, IsPerReplica>::value || NestOf<T, IsMirrored>::value) {
-    if constexpr (nest::IsTuple<T>::value) {
-      std::apply([&](const auto&... field) { (for_distributed(field, each), ...); }, value);
-    } else if constexpr (nest::IsMap<T>::value) {
-      for (const auto& [key, one] : value) for_distributed(one, each);
-    } else {
-      for (const auto& one : value) for_distributed(one, each);
-    }
-  }
-}
-
 // Whether T is distributed, or a nest with something distributed in it.
 template <class T>
 struct HasDistributed : std::bool_constant<IsPerReplica<T>::value || IsMirrored<T>::value> {};
@@ -182,21 +165,28 @@ struct HasDistributed<std::vector<T>> : HasDistributed<T> {};
 template <class K, class V>
 struct HasDistributed<std::map<K, V>> : HasDistributed<V> {};
 
-// As for_distributed(), also of nests that have plain values beside them.
+// each(part) for all that select_nest() takes the replica's component of: `value`, or the leaves of
+// a nest, which may have plain values beside them.
 template <class T, class Each>
-void for_all_distributed(const T& value, const Each& each) {
+void for_distributed(const T& value, const Each& each) {
   if constexpr (IsPerReplica<T>::value || IsMirrored<T>::value) {
     each(value);
   } else if constexpr (HasDistributed<T>::value) {
     if constexpr (nest::IsTuple<T>::value) {
-      std::apply([&](const auto&... field) { (for_all_distributed(field, each), ...); }, value);
+      std::apply([&](const auto&... field) { (for_distributed(field, each), ...); }, value);
     } else if constexpr (nest::IsMap<T>::value) {
-      for (const auto& [key, one] : value) for_all_distributed(one, each);
+      for (const auto& [key, one] : value) for_distributed(one, each);
     } else {
-      for (const auto& one : value) for_all_distributed(one, each);
+      for (const auto& one : value) for_distributed(one, each);
     }
   }
 }
+
+// Whether select_replica() takes the replica's component of a T, or of all leaves of such a nest.
+template <class T>
+struct IsTakenApart
+    : std::bool_constant<IsPerReplica<T>::value || IsMirrored<T>::value ||
+                         NestOf<T, IsPerReplica>::value || NestOf<T, IsMirrored>::value> {};
 
 }  // namespace detail
 

@@ -20,6 +20,11 @@ namespace {
 // What the innermost NoVariables of this thread says.
 thread_local const char* none_here = nullptr;
 
+[[noreturn]] void RaiseNoVariables(const char* where, const VariableSpec& spec) {
+  raise(InvalidArgument("{} creates the variable \"{}\": create variables before, in the driver",
+                        where, spec.name));
+}
+
 void CheckModes(const Strategy& strategy, const VariableSpec& spec) {
   const VariableOptions& options = spec.options;
   if (options.synchronization > VariableSynchronization::kOnRead) {
@@ -235,15 +240,16 @@ void GiveFirstValue(VariableState& state, const VariableSpec& spec, device::Plac
 
 }  // namespace
 
-NoVariables::NoVariables(const char* where) : before_(std::exchange(none_here, where)) {}
+NoVariables::NoVariables(const char* where)
+    : before_(std::exchange(none_here, where)),
+      creators_([where](const auto&, const VariableSpec& spec) -> Variable {
+        RaiseNoVariables(where, spec);
+      }) {}
 NoVariables::~NoVariables() { none_here = before_; }
 
 // Settles the modes and devices, makes the components, then gives them their first value.
 Variable MakeVariable(Strategy& strategy, const VariableSpec& spec) {
-  if (none_here != nullptr) {
-    raise(InvalidArgument("{} creates the variable \"{}\": create variables before, in the driver",
-                          none_here, spec.name));
-  }
+  if (none_here != nullptr) RaiseNoVariables(none_here, spec);
   CheckModes(strategy, spec);
   const VariableOptions& options = spec.options;
   const bool on_read = options.synchronization == VariableSynchronization::kOnRead;

@@ -27,6 +27,9 @@ constexpr std::uint32_t kLongestCheckpointSeconds = 7 * 24 * 3600;
 // What holds the variables computes in float32: a larger number would be infinite there.
 constexpr double kLargestFloat = std::numeric_limits<float>::max();
 
+// Whether it is a number above 0 that would be 0 or infinite there.
+bool ExceedsFloat(double value) { return value > kLargestFloat || static_cast<float>(value) == 0; }
+
 bool IsJobName(const std::string& name) {
   return !name.empty() && name.size() <= job_limits::kLongestJobName && name[0] != '-' &&
          name[0] != '.' && std::all_of(name.begin(), name.end(), [](unsigned char c) {
@@ -352,7 +355,7 @@ void JobCheck::Optimizer() {
   const double rate = optimizer.learning_rate();
   if (!std::isfinite(rate) || rate <= 0) {
     Report("optimizer.learning_rate", "required, above 0 and finite; given {}", rate);
-  } else if (rate > kLargestFloat || static_cast<float>(rate) == 0) {
+  } else if (ExceedsFloat(rate)) {
     Report("optimizer.learning_rate", "must be above 0 and finite as a float32; given {}", rate);
   }
   OptimizerOptions();
@@ -419,8 +422,7 @@ void JobCheck::Schedule() {
   if (!step && schedule.has_gamma()) Report(path + ".gamma", "is for kind step only");
   if (schedule.has_gamma() && (!std::isfinite(schedule.gamma()) || schedule.gamma() <= 0)) {
     Report(path + ".gamma", "must be above 0 and finite; given {}", schedule.gamma());
-  } else if (schedule.has_gamma() &&
-             (schedule.gamma() > kLargestFloat || static_cast<float>(schedule.gamma()) == 0)) {
+  } else if (schedule.has_gamma() && ExceedsFloat(schedule.gamma())) {
     Report(path + ".gamma", "must be above 0 and finite as a float32; given {}", schedule.gamma());
   }
   if (!cosine && schedule.total_steps() != 0)

@@ -9,7 +9,7 @@
 #include "strategy/base/internal/raise.h"
 #include "strategy/core/internal/strategy_ref.h"
 #include "strategy/core/strategy.h"
-#include "strategy/resolver/cluster_resolver.h"
+#include "strategy/resolver/internal/task_name.h"
 
 namespace muster::internal {
 namespace {
@@ -71,16 +71,6 @@ InputLink::Report Decode(const Numbers& numbers) {
   return report;
 }
 
-// As the cluster calls this process: a chief makes ranks other numbers than the workers have.
-std::string OwnName(const Strategy& strategy, const collectives::Group& group) {
-  if (const std::shared_ptr<ClusterResolver> resolver = strategy.cluster_resolver()) {
-    const auto type = resolver->task_type();
-    const auto id = resolver->task_id();
-    if (type && id) return *type + ":" + std::to_string(*id);
-  }
-  return "worker " + std::to_string(group.rank());
-}
-
 class ProcessSession final : public InputLink::Session {
  public:
   explicit ProcessSession(StrategyRef strategy) : strategy_(std::move(strategy)) {}
@@ -103,7 +93,9 @@ class ProcessSession final : public InputLink::Session {
     if (failed > 0 || some_know) {
       InputLink::Report named = mine;
       if (named.error) {
-        named.error = ToError(Annotate(ToStatus(*named.error), OwnName(*strategy_, group)));
+        const std::string own =
+            task_name(strategy_->cluster_resolver(), "worker " + std::to_string(group.rank()));
+        named.error = ToError(Annotate(ToStatus(*named.error), own));
       }
       Learn(group, named, patience, outcome);
     }

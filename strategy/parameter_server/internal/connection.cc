@@ -20,6 +20,8 @@ namespace {
 
 // How often the servers may hear how far closures have settled.
 constexpr std::chrono::milliseconds kSettledEvery{50};
+// How often replicas are compared when all workers that are there have said how many they have.
+constexpr std::chrono::seconds kCompareEvery{1};
 
 // A server that did not answer is not asked to delete anything for so long.
 constexpr std::chrono::milliseconds kAwayFor{5'000};
@@ -218,10 +220,17 @@ void PsConnection::WatchSettled() {
 }
 
 void PsConnection::CompareReplicas() {
-  for (const std::string& task : link_->workers()) {
-    // Each time: one that was lost may be back on another host.
+  const std::vector<std::string> workers = link_->workers();
+  const TimePoint now = std::chrono::steady_clock::now();
+  // Each one is a question to the driver, and there may be many.
+  if (workers.size() == compared_ && now < compare_at_) return;
+  compared_ = 0;
+  compare_at_ = now + kCompareEvery;
+  for (const std::string& task : workers) {
+    // Also who has been compared: one that was lost may be back on another host.
     const auto said = link_->driver().AwaitPerWorker(told_, task, TimePoint::min());
     if (!said.ok()) continue;  // not yet
+    ++compared_;
     ByteReader from(*said);
     const auto replicas = Codec<std::vector<std::int32_t>>::read(from);
     if (first_.empty()) {

@@ -94,8 +94,9 @@ class VariableState {
 //   INVALID_ARGUMENT, beside those of the specification: within NoVariables.
 Variable MakeVariable(Strategy& strategy, const VariableSpec& spec);
 
-// While it lives its thread makes no variable, those of modules neither, which no creator sees.
-// `where` is the error's subject: "a function that ...".
+// While it lives its thread and its replicas' make no variable: a creator is asked on threads of
+// replicas, too, but of no module's variables. `where` is the error's subject: "a function that
+// ...".
 class NoVariables {
  public:
   explicit NoVariables(const char* where);
@@ -105,6 +106,7 @@ class NoVariables {
 
  private:
   const char* const before_;
+  const VariableCreatorScope creators_;
 };
 
 }  // namespace internal

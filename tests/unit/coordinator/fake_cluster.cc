@@ -93,6 +93,20 @@ void FakeDaemon::ExecutorExits(const std::string& how, bool from_outside) {
 }
 
 void FakeDaemon::Executor(v1::ExecutorEvent::Kind kind, const std::string& how, bool from_outside) {
+  v1::DaemonMessage message = ExecutorMessage(kind, how);
+  message.mutable_executor()->set_from_outside(from_outside);
+  Say(message);
+}
+
+void FakeDaemon::Print(const std::string& job_id, const std::string& text) {
+  v1::DaemonMessage message;
+  message.mutable_log()->set_job_id(job_id);
+  message.mutable_log()->add_lines()->set_text(text);
+  Say(message);
+}
+
+v1::DaemonMessage FakeDaemon::ExecutorMessage(v1::ExecutorEvent::Kind kind,
+                                              const std::string& how) const {
   v1::DaemonMessage message;
   v1::ExecutorEvent& event = *message.mutable_executor();
   event.set_job_id(plan.job_id());
@@ -105,11 +119,10 @@ void FakeDaemon::Executor(v1::ExecutorEvent::Kind kind, const std::string& how, 
   event.set_group_address(
       fmt::format("127.0.0.1:{}", 30'000 + start.program().incarnation() % 10'000));
   event.set_how(how);
-  event.set_from_outside(from_outside);
   if (kind == v1::ExecutorEvent::KIND_EXITED) {
     event.add_last_lines(start.spec().has_program() ? "Segmentation fault" : "terminate called");
   }
-  Say(message);
+  return message;
 }
 
 // Makes what the view has here, or goes on with what there is of it.

@@ -71,6 +71,10 @@ class FakeDaemon : public DaemonLink, public std::enable_shared_from_this<FakeDa
   // What becomes of the executor that it was asked for last.
   void Executor(v1::ExecutorEvent::Kind kind, const std::string& how = "",
                 bool from_outside = false);
+  // The same, to be changed and said: its `executor`.
+  v1::DaemonMessage ExecutorMessage(v1::ExecutorEvent::Kind kind, const std::string& how) const;
+  // Prints a line for the job.
+  void Print(const std::string& job_id, const std::string& text);
   // What becomes of a process of the launch that was started last.
   void LaunchedProcess(std::uint32_t rank, v1::LaunchEvent::Kind kind, std::uint32_t code = 0,
                        std::uint32_t signal = 0, bool asked = false, std::int64_t time_us = 1);

@@ -418,16 +418,10 @@ TEST_CASE("An executor that has printed nothing did not end by what the one befo
   cluster.JoinAll(0, 1);
   cluster.Run();
   FakeDaemon& worker = cluster.at({"worker", 0});
-  v1::DaemonMessage printed;
-  printed.mutable_log()->set_job_id(worker.plan.job_id());
-  printed.mutable_log()->add_lines()->set_text("about to exit 7");
-  worker.Say(printed);
-  v1::DaemonMessage message;
-  v1::ExecutorEvent& event = *message.mutable_executor();
-  event.set_job_id(worker.plan.job_id());
-  event.set_incarnation(worker.start.program().incarnation());
-  event.set_kind(v1::ExecutorEvent::KIND_EXITED);
-  event.set_how("signal SIGSEGV");
+  worker.Print(cluster.words().id(), "about to exit 7");
+  v1::DaemonMessage message =
+      worker.ExecutorMessage(v1::ExecutorEvent::KIND_EXITED, "signal SIGSEGV");
+  message.mutable_executor()->clear_last_lines();
 
   worker.Say(message);
 
@@ -442,18 +436,12 @@ TEST_CASE("What is told of a lost worker are the lines of its last executor and 
   cluster.JoinAll(0, 2);
   cluster.Run();
   FakeDaemon& worker = cluster.at({"worker", 0});
-  const auto prints = [&](const std::string& text) {
-    v1::DaemonMessage message;
-    message.mutable_log()->set_job_id(cluster.words().id());
-    message.mutable_log()->add_lines()->set_text(text);
-    worker.Say(message);
-  };
-  prints("of the first");
+  worker.Print(cluster.words().id(), "of the first");
   worker.Executor(v1::ExecutorEvent::KIND_EXITED, "signal SIGSEGV");
   cluster.Pass(Millis(1'000));
   REQUIRE(cluster.Starts({"worker", 0}) == 2);
   const bool says = GENERATE(false, true);
-  if (says) prints("of the second");
+  if (says) worker.Print(cluster.words().id(), "of the second");
 
   cluster.Kill({"worker", 0});
   cluster.Pass(Millis(5'000));

@@ -302,14 +302,10 @@ TEST_CASE("The driver of an executor that stood still hears that others may have
   cluster.JoinAll(0, 1);
   cluster.Run();
   FakeDaemon& worker = cluster.at({"worker", 0});
-  v1::DaemonMessage message;
-  v1::ExecutorEvent& event = *message.mutable_executor();
-  event.set_job_id(worker.plan.job_id());
-  event.set_incarnation(worker.start.program().incarnation());
-  event.set_kind(v1::ExecutorEvent::KIND_EXITED);
-  event.set_how("its worker's watchdog: closure 1 got nowhere");
-  event.set_stuck(true);
-  event.set_from_outside(from_outside);
+  v1::DaemonMessage message = worker.ExecutorMessage(
+      v1::ExecutorEvent::KIND_EXITED, "its worker's watchdog: closure 1 got nowhere");
+  message.mutable_executor()->set_stuck(true);
+  message.mutable_executor()->set_from_outside(from_outside);
 
   worker.Say(message);
 

@@ -197,11 +197,24 @@ TEST_CASE("An upload of which nothing is taken is ended by its sender, which say
   CHECK(said.ends_with(" of 600.0 MiB"));
 }
 
+// An uploaded file is on its way here.
+struct Fetching {
+  Fetching(const Fixture& f, const std::string& sha256)
+      : stub(v1::ClusterService::NewStub(f.channel)) {
+    f.Prepare(context);
+    request.set_sha256(sha256);
+    reader = stub->FetchFile(&context, request);
+  }
+
+  const std::unique_ptr<v1::ClusterService::Stub> stub;
+  grpc::ClientContext context;
+  v1::FetchFileRequest request;
+  std::unique_ptr<grpc::ClientReader<v1::FileChunk>> reader;
+};
+
 TEST_CASE("A fetch whose reader stands still is ended, and lets go of its file",
           "[services][unit]") {
   Fixture f(Millis(300));
-  const auto jobs = v1::JobService::NewStub(f.channel);
-  const auto cluster = v1::ClusterService::NewStub(f.channel);
   // More than is on its way before anybody reads.
   const std::string text(64 << 20, 'x');
   storage::Sha256 hash;
@@ -229,19 +242,15 @@ TEST_CASE("A fetch whose reader stands still is ended, and lets go of its file",
     while (open() != wanted && std::chrono::steady_clock::now() < limit) std::this_thread::yield();
     return open() == wanted;
   };
-  grpc::ClientContext context;
-  f.Prepare(context);
-  v1::FetchFileRequest request;
-  request.set_sha256(sha256);
 
-  auto reader = cluster->FetchFile(&context, request);
+  const Fetching fetching(f, sha256);
 
   CHECK(becomes(true));
   CHECK(becomes(false));
   v1::FileChunk chunk;
-  while (reader->Read(&chunk)) {
+  while (fetching.reader->Read(&chunk)) {
   }
-  CHECK(reader->Finish().error_code() == grpc::StatusCode::CANCELLED);
+  CHECK(fetching.reader->Finish().error_code() == grpc::StatusCode::CANCELLED);
 }
 
 // kAbc's name for what is sent in these messages.
@@ -264,38 +273,28 @@ grpc::Status UploadAbc(Fixture& f, const std::vector<std::string>& pieces) {
 
 TEST_CASE("An uploaded file is fetched as it was sent", "[services][unit]") {
   Fixture f;
-  const auto cluster = v1::ClusterService::NewStub(f.channel);
   CHECK(UploadAbc(f, {"abd"}).error_code() == grpc::StatusCode::DATA_LOSS);
   CHECK(UploadAbc(f, {"abc"}).ok());
 
-  grpc::ClientContext context;
-  f.Prepare(context);
-  v1::FetchFileRequest request;
-  request.set_sha256(kAbc);
-  auto reader = cluster->FetchFile(&context, request);
+  const Fetching fetching(f, kAbc);
   v1::FileChunk chunk;
-  REQUIRE(reader->Read(&chunk));
+  REQUIRE(fetching.reader->Read(&chunk));
   CHECK(chunk.data() == "abc");
   CHECK(chunk.total_bytes() == 3);
-  CHECK_FALSE(reader->Read(&chunk));
-  CHECK(reader->Finish().ok());
+  CHECK_FALSE(fetching.reader->Read(&chunk));
+  CHECK(fetching.reader->Finish().ok());
 }
 
 TEST_CASE("A fetch that the disk cuts short does not end well", "[services][unit]") {
   Fixture f;
   // Reading a folder fails as a broken disk does.
   std::filesystem::create_directories(f.dir / "state/files/" + kAbc);
-  const auto cluster = v1::ClusterService::NewStub(f.channel);
-  grpc::ClientContext context;
-  f.Prepare(context);
-  v1::FetchFileRequest request;
-  request.set_sha256(kAbc);
 
-  auto reader = cluster->FetchFile(&context, request);
+  const Fetching fetching(f, kAbc);
 
   v1::FileChunk chunk;
-  CHECK_FALSE(reader->Read(&chunk));
-  const grpc::Status ended = reader->Finish();
+  CHECK_FALSE(fetching.reader->Read(&chunk));
+  const grpc::Status ended = fetching.reader->Finish();
   CHECK(ended.error_code() == grpc::StatusCode::UNKNOWN);
   CHECK(ended.error_message().find("the disk of the coordinator failed") != std::string::npos);
 }

@@ -64,6 +64,15 @@ std::optional<E> closure_error_of(const std::function<void()>& body) {
   return std::nullopt;
 }
 
+// One closure of one worker runs until the gate opens, the next one then fails.
+void fail_behind_gate(ClusterCoordinator& coordinator) {
+  running = 0;
+  gate = false;
+  coordinator.schedule<behind_gate>();
+  eventually("it runs", [] { return running == 1; });
+  coordinator.schedule<throws_error>(kOutOfRange);
+}
+
 TEST_CASE("an error is raised once by join, then all is new", "[strategy][unit][CCE-01][CCE-11]") {
   ClusterCoordinator coordinator(std::make_shared<ThreadWorkers>(2));
   for (int round = 0; round < 2; ++round) {
@@ -102,12 +111,8 @@ TEST_CASE("a loop that schedules gets the error from schedule, and join is clean
 
 TEST_CASE("a loop that fetches, or gives values on, gets an end and then the error",
           "[strategy][unit][CCE-05]") {
-  running = 0;
-  gate = false;
   ClusterCoordinator coordinator(std::make_shared<ThreadWorkers>(1));
-  coordinator.schedule<behind_gate>();
-  eventually("it runs", [] { return running == 1; });
-  coordinator.schedule<throws_error>(kOutOfRange);
+  fail_behind_gate(coordinator);
   std::vector<RemoteValue<int>> queued;
   for (int i = 0; i < 1'000; ++i) queued.push_back(coordinator.schedule<plus_one>(i));
   gate = true;
@@ -120,12 +125,8 @@ TEST_CASE("a loop that fetches, or gives values on, gets an end and then the err
 
 TEST_CASE("a loop that asks whether a value is there gets an end, too",
           "[strategy][unit][CCE-05]") {
-  running = 0;
-  gate = false;
   ClusterCoordinator coordinator(std::make_shared<ThreadWorkers>(1));
-  coordinator.schedule<behind_gate>();
-  eventually("it runs", [] { return running == 1; });
-  coordinator.schedule<throws_error>(kOutOfRange);
+  fail_behind_gate(coordinator);
   RemoteValue<int> last;
   // More than the worker is given ahead: this one waits in the queue.
   for (int i = 0; i < 1'000; ++i) last = coordinator.schedule<plus_one>(i);
