@@ -114,6 +114,15 @@ std::optional<std::uint64_t> MemoryOf(const std::string& folder) {
   return static_cast<std::uint64_t>(*limit);
 }
 
+// The number in the line "oom_kill 3"; such files have some ten lines, /proc/vmstat some hundred.
+std::optional<std::uint64_t> OomKillsIn(const std::string& path) {
+  std::ifstream file(path);
+  for (std::string name, value; file >> name >> value;) {
+    if (name == "oom_kill") return NumberIn<std::uint64_t>(value);
+  }
+  return std::nullopt;
+}
+
 template <class Value>
 void Lower(std::optional<Value>& limit, const std::optional<Value>& other) {
   if (other && (!limit || *other < *limit)) limit = other;
@@ -155,6 +164,20 @@ Limits ReadLimits(const std::string& root) {
     }
   }
   return limits;
+}
+
+std::optional<std::uint64_t> ReadOomKills(const std::string& root) {
+  for (const Hierarchy& hierarchy : MountedAt(root)) {
+    if (!hierarchy.version_2 && !HasWord(hierarchy.controllers, "memory")) continue;
+    const std::string group = GroupOf(root, hierarchy.version_2 ? "" : "memory");
+    if (group.empty()) continue;
+    const std::string folder = FoldersOf(root, hierarchy, group).front();
+    // The first is without the groups below; kernels before 5.2 lack it.
+    for (const char* name : {"/memory.events.local", "/memory.events", "/memory.oom_control"}) {
+      if (const auto kills = OomKillsIn(folder + name)) return kills;
+    }
+  }
+  return OomKillsIn(root + "/proc/vmstat");
 }
 
 int UsableProcessors() {

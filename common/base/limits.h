@@ -27,6 +27,10 @@ struct Limits {
 // beside each other. What cannot be read limits nothing. `root` goes before each path, for tests.
 [[nodiscard]] Limits ReadLimits(const std::string& root = "");
 
+// How many processes of this process's control group the kernel has ended for want of memory; of
+// the whole machine, where no group counts them. None: nobody says.
+[[nodiscard]] std::optional<std::uint64_t> ReadOomKills(const std::string& root = "");
+
 // processors() of this process, asked once. Threading: any thread.
 [[nodiscard]] int UsableProcessors();
 

@@ -1,5 +1,7 @@
 #include "common/process/child.h"
 
+#include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <future>
 #include <optional>
@@ -16,6 +18,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "common/base/limits.h"
 #include "common/base/mutex.h"
 #include "common/process/no_more.h"
 #include "common/process/spawn.h"
@@ -32,6 +35,19 @@ constexpr std::size_t kLongestLine = 64 * 1024;
 constexpr int kLastReads = 128;
 // How long the pipe may still be held open by a process that left the group before it died.
 constexpr milliseconds kAfterlife{200};
+
+// How many of the kernel's own kills our children were told of.
+std::atomic<std::uint64_t> told_oom_kills{0};
+
+// There is one that no child was told of, after the first `before`.
+bool TakeOomKill(std::uint64_t before) {
+  const std::uint64_t kills = ReadOomKills().value_or(0);
+  std::uint64_t told = told_oom_kills;
+  do {
+    if (kills <= std::max(before, told)) return false;
+  } while (!told_oom_kills.compare_exchange_weak(told, std::max(before, told) + 1));
+  return true;
+}
 
 // Cuts a stream of bytes into lines.
 class LineCutter {
@@ -124,6 +140,7 @@ class RealChild final : public Child {
   Status Signal(int signal) override {
     const MutexLock lock(mutex_);
     if (pid_ == 0 || reaped_) return NotFound("process {} has ended", pid_);
+    killed_ = killed_ || signal == SIGKILL;
     if (::kill(-pid_, signal) != 0) {
       return FromErrno(errno, fmt::format("signal {} to process group {}", signal, pid_));
     }
@@ -153,6 +170,7 @@ class RealChild final : public Child {
 
  private:
   Status Launch() {
+    oom_kills_ = ReadOomKills().value_or(0);
     MUSTER_TRY_ASSIGN(const pid_t pid, internal::Spawn({.program = options_.program,
                                                         .argv = options_.argv,
                                                         .environment = options_.environment,
@@ -233,8 +251,12 @@ class RealChild final : public Child {
     while (::waitpid(pid_, &status, 0) < 0 && errno == EINTR) {
     }
     reaped_ = true;
-    if (WIFSIGNALED(status)) return {.code = 0, .signal = WTERMSIG(status)};
-    return {.code = WEXITSTATUS(status), .signal = 0};
+    if (!WIFSIGNALED(status)) return {.code = WEXITSTATUS(status), .signal = 0};
+    Exit exit{.code = 0, .signal = WTERMSIG(status)};
+    exit.out_of_memory = exit.signal == SIGKILL && !killed_ && TakeOomKill(oom_kills_);
+    if (!exit.out_of_memory) return exit;
+    if (const auto limit = ReadLimits().memory_bytes) exit.memory_limit_mib = *limit >> 20;
+    return exit;
   }
 
   const Options options_;
@@ -242,12 +264,15 @@ class RealChild final : public Child {
   Stream output_;
   Stream errors_;
   int pidfd_ = -1;
+  // When it began.
+  std::uint64_t oom_kills_ = 0;
 
   pid_t pid_ = 0;  // written once, before Start() returns
 
   Mutex mutex_;
   Condition ended_;
   bool reaped_ MUSTER_GUARDED_BY(mutex_) = false;
+  bool killed_ MUSTER_GUARDED_BY(mutex_) = false;  // SIGKILL by us
   std::optional<Exit> exit_ MUSTER_GUARDED_BY(mutex_);
 };
 
@@ -256,8 +281,12 @@ class RealChild final : public Child {
 std::string Exit::ToString() const {
   if (signal == 0) return fmt::format("exit code {}", code);
   const char* name = ::sigabbrev_np(signal);
-  if (name == nullptr) return fmt::format("signal {}", signal);
-  return fmt::format("signal SIG{}", name);
+  std::string text = name == nullptr ? fmt::format("signal {}", signal)  //
+                                     : fmt::format("signal SIG{}", name);
+  if (!out_of_memory) return text;
+  text += " (out of memory";
+  if (memory_limit_mib) text += fmt::format(": the limit is {} MiB", *memory_limit_mib);
+  return text + ")";
 }
 
 bool Exit::from_outside() const {

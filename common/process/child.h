@@ -11,9 +11,11 @@
 #pragma once
 
 #include <chrono>
+#include <cstdint>
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -26,11 +28,15 @@ namespace muster::process {
 struct Exit {
   int code = 0;
   int signal = 0;
+  // With SIGKILL that was not ours: the kernel has ended processes of our control group for want of
+  // memory since the child began, more than the children that are told so. MiB: the group's limit.
+  bool out_of_memory = false;
+  std::optional<std::uint64_t> memory_limit_mib = {};
   bool ok() const { return code == 0 && signal == 0; }
   // Asked for by somebody else, as far as one can see: SIGKILL (also the kernel's, when memory runs
   // out), SIGTERM and the like, or an orderly end.
   bool from_outside() const;
-  // "exit code 3", "signal SIGKILL".
+  // "exit code 3", "signal SIGKILL", "signal SIGKILL (out of memory: the limit is 512 MiB)".
   std::string ToString() const;
 };
 

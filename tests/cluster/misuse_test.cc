@@ -8,6 +8,7 @@
 
 #include "tests/cluster/harness.h"
 #include "tests/support/catch.h"
+#include "tests/support/memory_group.h"
 
 namespace muster::testing {
 namespace {
@@ -109,6 +110,28 @@ TEST_CASE_METHOD(Misuse, "a function that is killed each time is given up after 
   CHECK(Has(output, "if nobody kills executors here, it needs more memory than there is"));
   CHECK(Has(output, "again 7"));
   CHECK(CountEvents(job, "EXECUTOR_LOST") == 6);
+  CHECK(IsUsable());
+}
+
+TEST_CASE_METHOD(Misuse,
+                 "a function that takes all memory is ended by the kernel, and nothing else is",
+                 "[cluster][program]") {
+  const MemoryGroup group(std::uint64_t{256} << 20);
+  if (!group.works()) {
+    WARN("skipped: no control group of its own with a limit to its memory");
+    return;
+  }
+  const std::string id = IdIn(Submit({}, {"greedy", group.processes()}));
+  CHECK(cluster.Wait(id, seconds(180)) == 0);
+  const v1::Job job = cluster.Describe(id);
+  const std::string output = cluster.Output(id);
+  CAPTURE(Story(job), output);
+  CHECK(Has(output, "greedy: INTERNAL"));
+  CHECK(Has(output, "by signal SIGKILL"));
+  CHECK(Has(output, "it needs more memory than there is"));
+  CHECK(Has(output, "again 7"));
+  CHECK(CountEvents(job, "EXECUTOR_LOST") == 6);
+  CHECK(FindEvent(job, "WORKER_LOST") == nullptr);
   CHECK(IsUsable());
 }
 

@@ -5,6 +5,8 @@
 //   segfault           a function that ends by SIGSEGV each time
 //   results            a result of 100 MB, one over the limit, and arguments over it
 //   killed             a function that is killed -9 each time, as by a machine without memory
+//   greedy GROUP       a function that takes memory until the kernel ends it, in the control group
+//                      whose list of processes that is
 //   endless            a function that never ends, under a deadline
 //   dataset            a dataset's function that throws on worker 1 alone
 //   lost FILE          values of lost workers: prints "made", and "over" when FILE is there
@@ -54,6 +56,12 @@ void is_killed() {
   (void)::kill(::getpid(), SIGKILL);
   for (;;) ::pause();
 }
+void is_greedy(const std::string& group) {
+  std::ofstream(group) << ::getpid() << std::flush;
+  std::vector<std::string> held;
+  for (int i = 0; i < 128; ++i) held.emplace_back(std::size_t{16} << 20, 'x');
+  muster::raise(muster::ErrorCode::kInternal, "2 GiB were there");
+}
 void loops() {
   for (volatile bool on = true; on;) ::usleep(1'000);
 }
@@ -85,6 +93,7 @@ MUSTER_FUNCTION(ones);
 MUSTER_FUNCTION(size_of);
 MUSTER_FUNCTION(segfaults);
 MUSTER_FUNCTION(is_killed);
+MUSTER_FUNCTION(is_greedy);
 MUSTER_FUNCTION(loops);
 MUSTER_FUNCTION(own_pid);
 MUSTER_FUNCTION(lacking);
@@ -222,6 +231,9 @@ int main(int argc, char** argv) {
   } else if (what == "killed") {
     coordinator.schedule<is_killed>();
     caught("killed", [&] { coordinator.join(); });
+  } else if (what == "greedy") {
+    coordinator.schedule<is_greedy>(path);
+    caught("greedy", [&] { coordinator.join(); });
   } else if (what == "endless") {
     coordinator.within(std::chrono::milliseconds(200)).schedule<loops>();
     caught("endless", [&] { coordinator.join(); });

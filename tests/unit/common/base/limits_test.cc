@@ -2,6 +2,7 @@
 
 #include <filesystem>
 #include <fstream>
+#include <optional>
 #include <string>
 
 #include <sched.h>
@@ -23,6 +24,7 @@ class LimitsRoot {
     std::ofstream(file) << text << "\n";
   }
   Limits Read() const { return ReadLimits(folder_.path()); }
+  std::optional<std::uint64_t> OomKills() const { return ReadOomKills(folder_.path()); }
 
  private:
   const testing::TempFolder folder_;
@@ -134,6 +136,29 @@ TEST_CASE("what cannot be read, or is no number, limits nothing", "[base][limits
 TEST_CASE("this process's limits are at least one processor", "[base][limits]") {
   CHECK(UsableProcessors() >= 1);
   CHECK(UsableProcessors() <= Mask());
+}
+
+TEST_CASE("whom the kernel has ended for want of memory is counted by the process's own group",
+          "[base][limits]") {
+  const LimitsRoot root;
+  CHECK(root.OomKills() == std::nullopt);
+  root.Write("/proc/vmstat", "nr_free_pages 7\noom_kill 9\nswap_ra 1");
+  CHECK(root.OomKills() == 9);
+
+  root.Write("/proc/self/mountinfo", kVersion1);
+  root.Write("/proc/self/cgroup", "5:cpuacct,cpu:/a\n4:memory:/a/b");
+  CHECK(root.OomKills() == 9);  // an old kernel's group does not count them
+  root.Write("/sys/fs/cgroup/memory/a/b/memory.oom_control",
+             "oom_kill_disable 0\nunder_oom 0\noom_kill 2");
+  CHECK(root.OomKills() == 2);
+
+  root.Write("/proc/self/mountinfo", kVersion2);
+  root.Write("/proc/self/cgroup", "0::/pod/daemon");
+  root.Write("/sys/fs/cgroup/pod/memory.events", "oom 4\noom_kill 4");
+  root.Write("/sys/fs/cgroup/pod/daemon/memory.events", "low 0\nmax 8\noom 3\noom_kill 3");
+  CHECK(root.OomKills() == 3);
+  root.Write("/sys/fs/cgroup/pod/daemon/memory.events.local", "low 0\nmax 8\noom 1\noom_kill 1");
+  CHECK(root.OomKills() == 1);  // not of groups below
 }
 
 }  // namespace

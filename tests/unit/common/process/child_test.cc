@@ -17,6 +17,7 @@
 #include <unistd.h>
 
 #include "tests/support/catch.h"
+#include "tests/support/memory_group.h"
 #include "tests/support/no_threads.h"
 
 namespace muster::process {
@@ -206,6 +207,48 @@ TEST_CASE("a child under another name is the first that the kernel ends when mem
   REQUIRE(lines.lines.size() == 1);
   CHECK(lines.lines[0].starts_with("words -c "));
   CHECK(lines.lines[0].ends_with(" 500"));
+}
+
+TEST_CASE("a child that the kernel ends for want of memory is told from one that somebody kills",
+          "[process][unit]") {
+  const testing::MemoryGroup group(std::uint64_t{64} << 20);
+  if (!group.works()) {
+    WARN("skipped: no control group of its own with a limit to its memory");
+    return;
+  }
+  REQUIRE(group.Add(::getpid()));
+  const auto start = [](std::vector<std::string> argv) {
+    Child::Options options;
+    options.argv = std::move(argv);
+    options.oom_score = 1000;
+    return Child::Start(std::move(options));
+  };
+  auto idle = start({"sleep", "600"});
+  auto stopped = start({"sleep", "600"});
+  auto greedy = start({"python3", "-c", "x = bytearray(300 << 20)"});
+  REQUIRE((idle.ok() && stopped.ok() && greedy.ok()));
+
+  const auto end = (*greedy)->Wait(seconds(60));
+  REQUIRE(end.ok());
+  CHECK(end->ToString() == "signal SIGKILL (out of memory: the limit is 64 MiB)");
+  CHECK(end->from_outside());
+
+  // The kernel's one kill has been told.
+  REQUIRE(::kill((*idle)->pid(), SIGKILL) == 0);
+  const auto killed = (*idle)->Wait(seconds(60));
+  REQUIRE(killed.ok());
+  CHECK(killed->ToString() == "signal SIGKILL");
+
+  // What we do ourselves is nobody else's, whatever the kernel does meanwhile.
+  auto greedy_again = start({"python3", "-c", "x = bytearray(300 << 20)"});
+  REQUIRE(greedy_again.ok());
+  REQUIRE((*stopped)->Signal(SIGKILL).ok());
+  const auto ours = (*stopped)->Wait(seconds(60));
+  REQUIRE(ours.ok());
+  CHECK(ours->ToString() == "signal SIGKILL");
+  const auto again = (*greedy_again)->Wait(seconds(60));
+  REQUIRE(again.ok());
+  CHECK(again->out_of_memory);
 }
 
 TEST_CASE("only the given descriptors reach the child, under their numbers", "[process][unit]") {
