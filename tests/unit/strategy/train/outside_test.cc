@@ -287,8 +287,11 @@ TEST_CASE("a weight to which its own value is added is twice that on all copies"
   const auto net = strategy.distribute(float64_net());
   const Variable weight = net.parameters()[0];
   weight.assign(1.0, false);
-  const bool component = GENERATE(false, true);
-  weight.assign_add(component ? weight.component(0).value() : weight.value(), false);
+  const auto own = [&, which = GENERATE(0, 1, 2)] {
+    if (which == 2) return net.copy(0)->parameters()[0].detach();
+    return which == 1 ? weight.component(0).value() : weight.value();
+  };
+  weight.assign_add(own(), false);
 
   CHECK(weight.value().equal(torch::full_like(weight.value(), 2.0)));
   CheckCopiesAreEqual(net);
