@@ -4,6 +4,7 @@
 #include <sstream>
 
 #include "tests/support/catch.h"
+#include "tests/support/leaks_of_libtorch.h"
 #include "tests/support/temp_folder.h"
 #include "tests/unit/strategy/errors.h"
 #include "tests/unit/strategy/train/nets.h"
@@ -186,6 +187,7 @@ TEST_CASE("a Python file that does not fit is refused with what it lacks, and ch
     std::string damaged = bytes;
     damaged[i] = static_cast<char>(damaged[i] ^ 0x15);
     std::ofstream(copy, std::ios::binary) << damaged;
+    const LeaksOfLibtorch leaks;
     CHECK(refused(copy, "does not fit module"));
   }
   std::ofstream(copy, std::ios::binary) << std::string("\x80\x02\x8a\x0a\x6c\xfc\x9c\x46\xf9", 9);
