@@ -1,6 +1,7 @@
 #include "collectives/queued_group.h"
 
 #include <algorithm>
+#include <system_error>
 #include <utility>
 
 namespace muster::collectives {
@@ -19,18 +20,31 @@ QueuedGroup::~QueuedGroup() {
 
 Pending QueuedGroup::Start(StartedCall call) {
   Pending pending;
+  bool queued = false;
   {
     const MutexLock lock(mutex_);
     while (begun_.size() >= most_) changed_.wait(mutex_);
     // First, as that may fail: what is in the queue is waited for.
-    if (!thread_.joinable()) {
-      thread_ = std::thread([this] { Run(); });
-      used_.store(true, std::memory_order_release);
+    queued = HasThread();
+    if (queued) {
+      begun_.push_back({.ticket = tickets_++, .call = std::move(call), .pending = pending});
     }
-    begun_.push_back({.ticket = tickets_++, .call = std::move(call), .pending = pending});
   }
+  // Without a thread nothing was ever begun that it would have to wait for.
+  if (!queued) return Pending::Ended(call(*group_));
   changed_.notify_all();
   return pending;
+}
+
+bool QueuedGroup::HasThread() {
+  if (thread_.joinable()) return true;
+  try {
+    thread_ = std::thread([this] { Run(); });
+  } catch (const std::system_error&) {
+    return false;
+  }
+  used_.store(true, std::memory_order_release);
+  return true;
 }
 
 void QueuedGroup::AwaitTurn(std::uint64_t ticket) {

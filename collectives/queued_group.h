@@ -5,6 +5,7 @@
 // limit counts from its turn on. Errors: those of the group, which the first one ends: what was
 // begun behind it gets the same, and so does the next call where nobody has waited for it.
 // Cost: a program that never starts a call has no thread, and pays a load for each of its calls.
+// Where no thread can be had a call that is begun is made at once.
 //
 // Threading: as the group that it stands before; a started call makes no call of this object.
 // Lifetime: the destructor returns when all that was begun has ended.
@@ -72,6 +73,8 @@ class QueuedGroup final : public Group {
    private:
     QueuedGroup* queue_ = nullptr;  // null: nothing was ever begun
   };
+  // False: the system gives none.
+  bool HasThread() MUSTER_REQUIRES(mutex_);
   void AwaitTurn(std::uint64_t ticket) MUSTER_REQUIRES(mutex_);
   void Run();
 

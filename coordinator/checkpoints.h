@@ -95,6 +95,9 @@ class Checkpoints {
     std::string saved = {};
     // Why others may go: "job words has ended".
     std::string why = {};
+    // Jobs of the cluster whose folder it is not: one that they have claimed is left alone, however
+    // its path was written.
+    std::set<std::string> live = {};
     bool dry_run = false;
   };
   struct Swept {

@@ -369,10 +369,17 @@ Checkpoints::Claimant Coordinator::ClaimantOf(const v1::Job& job) const {
   claimant.mark.set_job_name(job.name());
   claimant.mark.set_since(UtcText(parts_.scheduler.WallNow()));
   claimant.mark.set_state_directory(options_.state_directory);
-  for (const auto& [number, other] : jobs_) {
-    if (!other->ended() && other->id() != job.id()) claimant.live.insert(other->id());
-  }
+  claimant.live = LiveJobs();
+  claimant.live.erase(job.id());
   return claimant;
+}
+
+std::set<std::string> Coordinator::LiveJobs() const {
+  std::set<std::string> live;
+  for (const auto& [number, job] : jobs_) {
+    if (!job->ended()) live.insert(job->id());
+  }
+  return live;
 }
 
 v1::ListJobsReply Coordinator::List() const {

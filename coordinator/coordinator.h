@@ -146,6 +146,8 @@ class Coordinator : private Membership::Observer {
   // kFailedPrecondition: another job than `but` that has not ended has it.
   absl::Status FolderInUse(const std::string& folder, const Job* but) const;
   Checkpoints::Claimant ClaimantOf(const v1::Job& job) const;
+  // Ids of those that have not ended.
+  std::set<std::string> LiveJobs() const;
   void OnLaunchEvent(const Member& member, const v1::LaunchEvent& event);
   muster::Status CheckKnown(const TaskId& task) const;
   v1::TaskState StateOf(const TaskId& task) const;
@@ -192,6 +194,8 @@ class Coordinator : private Membership::Observer {
   // The first one is being accepted, the others wait for it.
   std::deque<std::function<void()>> accepting_;
   std::set<SessionId> released_;
+  // Tasks whose row of being taken out is on its way off the disk.
+  std::set<TaskId> letting_in_;
   std::function<void()> drained_;
   Lifeline lifeline_;
   std::string grpc_address_;

@@ -3,6 +3,7 @@
 // Each root is looked at in its own lane, behind what its job has asked for before, so that a save
 // and a removal never meet. What a job needs that runs, or that may be submitted again, stays.
 #include <algorithm>
+#include <filesystem>
 #include <utility>
 
 #include "common/storage/file_system.h"
@@ -15,10 +16,14 @@ namespace {
 // Less than who asks has patience for: a folder that hangs is named by then.
 constexpr Millis kCollectLimit{570'000};
 
+// The same for all ways to write a folder's path.
+std::string Spelled(const std::string& folder) {
+  return (std::filesystem::path(folder) / "").lexically_normal().string();
+}
+
 }  // namespace
 
 struct Coordinator::Collecting {
-  bool finished = false;
   // By root.
   std::map<std::string, Checkpoints::Sweep> sweeps;
   std::map<std::string, std::string> jobs;
@@ -45,6 +50,7 @@ std::map<std::string, Checkpoints::Sweep> Coordinator::SweepsOf(const Job* only,
                                                                 bool finished) const {
   std::map<std::string, Checkpoints::Sweep> sweeps;
   std::set<std::string> running;
+  const std::set<std::string> live = LiveJobs();
   for (const auto& [number, one] : jobs_) {
     const ModelJob* const job = one->AsModel();
     if (job == nullptr || running.contains(job->CheckpointRoot())) continue;
@@ -68,6 +74,7 @@ std::map<std::string, Checkpoints::Sweep> Coordinator::SweepsOf(const Job* only,
       }
       sweep.verify = true;
       sweep.why = "its job has ended";
+      sweep.live = live;
     }
     sweeps[root] = std::move(sweep);
   }
@@ -95,35 +102,47 @@ void Coordinator::CollectCheckpoints(
     only = *job;
   }
   auto collecting = std::make_shared<Collecting>();
-  collecting->finished = request.finished();
-  collecting->sweeps = SweepsOf(only, request.finished());
   collecting->then = std::move(then);
-  for (auto& [root, sweep] : collecting->sweeps) sweep.dry_run = request.dry_run();
-  for (const auto& [number, job] : jobs_) collecting->jobs[job->CheckpointRoot()] = job->id();
-  if (only != nullptr) return CollectRoots(collecting);
+  const auto look_at_jobs = [this, collecting, finished = request.finished(),
+                             dry_run = request.dry_run()](const Job* of) {
+    collecting->sweeps = SweepsOf(of, finished);
+    for (auto& [root, sweep] : collecting->sweeps) sweep.dry_run = dry_run;
+    for (const auto& [number, job] : jobs_) collecting->jobs[job->CheckpointRoot()] = job->id();
+  };
+  if (only != nullptr) {
+    look_at_jobs(only);
+    return CollectRoots(collecting);
+  }
   // Below the folder that jobs have where they name none: those of jobs that are forgotten.
   const std::string& own = world_.options.checkpoints_directory;
   collecting->silent.insert(own);
   (void)parts_.scheduler.RunAfter(kCollectLimit, [collecting] { collecting->Answer(); });
-  parts_.checkpoints.ListRoots(own, [this, here = lifeline_.Watch(), collecting, own,
-                                     dry_run = request.dry_run()](auto roots) {
-    if (!here()) return;
-    collecting->silent.erase(own);
-    // Who asked has been told that the folder does not answer: nothing is removed behind that.
-    if (!collecting->then) return;
-    if (!roots.ok()) return std::exchange(collecting->then, nullptr)(roots.status());
-    for (const std::string& root : *roots) {
-      if (collecting->jobs.contains(root)) continue;
-      collecting->jobs[root] = root.substr(root.rfind('/') + 1);
-      collecting->sweeps[root] = {.root = root,
-                                  .cluster_id = parts_.journal.cluster_id(),
-                                  .keep = collecting->finished ? std::size_t{0} : std::size_t{1},
-                                  .verify = true,
-                                  .why = "its job is forgotten",
-                                  .dry_run = dry_run};
-    }
-    CollectRoots(collecting);
-  });
+  parts_.checkpoints.ListRoots(
+      own, [this, here = lifeline_.Watch(), collecting, own, look_at_jobs,
+            finished = request.finished(), dry_run = request.dry_run()](auto roots) {
+        if (!here()) return;
+        collecting->silent.erase(own);
+        // Who asked has been told that the folder does not answer: nothing is removed behind that.
+        if (!collecting->then) return;
+        if (!roots.ok()) return std::exchange(collecting->then, nullptr)(roots.status());
+        // Not before: others may have been submitted, or have begun to save, since.
+        look_at_jobs(nullptr);
+        const std::set<std::string> live = LiveJobs();
+        std::set<std::string> known;
+        for (const auto& [root, job] : collecting->jobs) known.insert(Spelled(root));
+        for (const std::string& root : *roots) {
+          if (known.contains(Spelled(root))) continue;
+          collecting->jobs[root] = root.substr(root.rfind('/') + 1);
+          collecting->sweeps[root] = {.root = root,
+                                      .cluster_id = parts_.journal.cluster_id(),
+                                      .keep = finished ? std::size_t{0} : std::size_t{1},
+                                      .verify = true,
+                                      .why = "its job is forgotten",
+                                      .live = live,
+                                      .dry_run = dry_run};
+        }
+        CollectRoots(collecting);
+      });
 }
 
 // Each folder is swept beside the others; the answer names those that have said nothing in time.

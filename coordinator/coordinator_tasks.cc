@@ -80,11 +80,13 @@ void Coordinator::LetIn(const TaskId& task,
     reply.set_existing(true);
     return then(std::move(reply));
   }
+  letting_in_.insert(task);
   parts_.journal.DeleteTakenOut(ToProto(task),
                                 [this, here = lifeline_.Watch(), task,
                                  then = std::move(then)](const muster::Status& written) {
                                   if (!here())
                                     return then(Unavailable("the coordinator has ended"));
+                                  letting_in_.erase(task);
                                   if (!written.ok()) return then(NotWritten(task, written));
                                   (void)members_.LetIn(task);
                                   v1::UndrainTaskReply reply;
@@ -99,8 +101,10 @@ void Coordinator::OnHeld(const Member& member) {
 }
 
 void Coordinator::OnOut(const TaskId& task) {
-  // Should that not get onto the disk, a restart waits for its process, or for --ps-wait.
-  if (const v1::TakenOut* const out = members_.Out(task)) {
+  const v1::TakenOut* const out = members_.Out(task);
+  // Should that not get onto the disk, a restart waits for its process, or for --ps-wait. Behind
+  // the end of its row it would be taken out again after one.
+  if (out != nullptr && !letting_in_.contains(task)) {
     parts_.journal.SaveTakenOut(*out, [](const muster::Status&) {});
   }
   for (const auto& [number, job] : jobs_) job->OnOut(task);

@@ -242,8 +242,10 @@ Result<std::vector<Checkpoints::Swept>> SweepOwn(const Checkpoints::Sweep& sweep
 Result<std::vector<Checkpoints::Swept>> SweepOne(const Checkpoints::Sweep& sweep) {
   Result<std::optional<v1::CheckpointOwner>> owner = storage::ReadOwner(sweep.root);
   if (!owner.ok()) return owner.status();
-  if (*owner && (*owner)->cluster_id() != sweep.cluster_id)
+  if (*owner &&
+      ((*owner)->cluster_id() != sweep.cluster_id || sweep.live.contains((*owner)->job_id()))) {
     return std::vector<Checkpoints::Swept>();
+  }
   return SweepOwn(sweep);
 }
 

@@ -112,8 +112,9 @@ class ElasticJob final : public LaunchedJob {
   // `is_there`: its worker is, and says so itself.
   void LeaveOut(Place& place, const Status& why, bool is_there = false);
   std::string Book() const;
-  // Tells those that run who may be there now.
-  void SendBook();
+  // Tells those that run who may be there now; `alone`: the one on that worker, which may have
+  // missed what the others were told.
+  void SendBook(const TaskId* alone = nullptr);
   v1::LaunchProcess ProcessOf(const Place& place) const;
   void OnExited(const Member& member, Place& place, const v1::LaunchEvent& end);
   void NoteFailure(const Place& place, const v1::LaunchEvent& end);

@@ -244,9 +244,10 @@ std::string ElasticJob::Book() const {
   return cluster::ToText(book);
 }
 
-void ElasticJob::SendBook() {
+void ElasticJob::SendBook(const TaskId* alone) {
   const std::string book = Book();
   for (const Place& place : places_) {
+    if (alone != nullptr && place.worker != *alone) continue;
     const bool runs = place.stage == Stage::kStarting || place.stage == Stage::kRunning;
     const Member* worker = runs ? WorkerOf(place) : nullptr;
     if (worker == nullptr) continue;
@@ -293,8 +294,9 @@ bool ElasticJob::OnLaunchEvent(const Member& member, const v1::LaunchEvent& even
     if (place->stage == Stage::kLost) {
       place->stage = Stage::kRunning;
       if (!ending_) LetOneGo();
-      SendBook();
     }
+    // It was in the others' books all the while. What they were told meanwhile it was not.
+    if (first) SendBook(&member.task);
   }
   GoOn();
   return true;
@@ -402,6 +404,8 @@ void ElasticJob::OnLost(const Member& member) {
     const bool may_live = place.stage == Stage::kStarting || place.stage == Stage::kRunning;
     place.stage = may_live ? Stage::kLost : Stage::kVacant;
     place.heard = false;
+    // Should it come back, who is one too many is looked for anew.
+    place.leaving = false;
     place.how = may_live ? member.how : LostText(member.how);
   }
   story_.Tell("WORKER_LOST",
@@ -436,10 +440,12 @@ void ElasticJob::OnArrival(const Member& member, const Arrival& arrival) {
     } else {
       place.session = member.session;
       if (!place.heard) AwaitNews(place, member.session);
-      if (ending_) SendStop(place, GraceLeft());
+      // The stop, too, may have been lost with the old stream.
+      if (ending_ || place.leaving) SendStop(place, GraceLeft());
     }
   }
-  SendBook();
+  // The others have heard of what has changed: with each arrival of hundreds it would be a flood.
+  SendBook(&member.task);
   GoOn();
 }
 

@@ -33,17 +33,17 @@ Status ModelJob::CheckCall(ViewId view, Incarnation driver) const {
   return CheckView(view);
 }
 
-template <class Reply>
-ModelJob::Then<Reply> ModelJob::Heard(Then<Reply> then) {
+template <class Value>
+std::function<void(Value)> ModelJob::Heard(std::function<void(Value)> then) {
   driver_.heard = true;
   ++driver_.calls;
   return [this, here = lifeline_.Watch(), number = driver_.number,
-          then = std::move(then)](Result<Reply> reply) {
+          then = std::move(then)](Value reply) {
     if (here() && driver_.number == number) {
       driver_.heard = true;
       --driver_.calls;
     }
-    then(std::move(reply));
+    then(std::forward<Value>(reply));
   };
 }
 
@@ -154,8 +154,8 @@ void ModelJob::FinishJob(const v1::FinishJobRequest& request, Story::Done asked)
     return asked(called);
   }
   if (request.status().code() == 0 || !view_->judging()) return Finish(request, std::move(asked));
-  driver_.finished = driver_.heard = true;
-  story_.parked().Add(kFinishLimit, [this, request, then = std::move(asked)](bool last) {
+  driver_.finished = true;
+  story_.parked().Add(kFinishLimit, [this, request, then = Heard(std::move(asked))](bool last) {
     if (ended()) {
       WhenWritten(then);
       return true;

@@ -130,8 +130,8 @@ class ModelJob final : public Job {
 
   // model_driver.cc
   // `then`, counted as a call that the driver waits in.
-  template <class Reply>
-  Then<Reply> Heard(Then<Reply> then);
+  template <class Value>
+  std::function<void(Value)> Heard(std::function<void(Value)> then);
   Status CheckView(ViewId view) const;
   // An error unless the call comes from the present driver, in the present view.
   Status CheckCall(ViewId view, Incarnation driver) const;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <future>
+#include <memory>
 #include <string>
 #include <utility>
 
@@ -39,12 +40,15 @@ class ThreadOffload : public Offload {
       strand_.Post(std::move(then));
     });
   }
-  // Waits for all that was given to it; nothing more may come.
-  void Finish() {
-    std::promise<void> done;
-    thread_.Post([&done] { done.set_value(); });
-    done.get_future().wait();
+  // Waits for all that was given to it; nothing more may come. False: it has not ended within
+  // `limit`, so neither this object nor what its work touches may be destroyed.
+  bool Finish(Millis limit) {
+    const auto done = std::make_shared<std::promise<void>>();
+    const std::future<void> ended = done->get_future();
+    thread_.Post([done] { done->set_value(); });
+    if (ended.wait_for(limit) != std::future_status::ready) return false;
     thread_.Stop();
+    return true;
   }
   // Waits for the running piece; drops the others.
   void Stop() { thread_.Stop(); }

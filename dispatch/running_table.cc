@@ -1,5 +1,6 @@
 #include "dispatch/running_table.h"
 
+#include <cerrno>
 #include <cstring>
 
 #include <fcntl.h>
@@ -10,6 +11,17 @@
 #include "common/net/socket.h"
 
 namespace muster::dispatch {
+namespace {
+
+// The room that a file needs, not its length alone: where the disk is full the first closure would
+// end this process by SIGBUS.
+bool Reserve(int fd, std::size_t bytes) {
+  const auto length = static_cast<off_t>(bytes);
+  if (::ftruncate(fd, length) != 0) return false;
+  return ::fallocate(fd, 0, 0, length) == 0 || errno == EOPNOTSUPP || errno == ENOSYS;
+}
+
+}  // namespace
 
 static_assert(std::atomic<std::uint64_t>::is_always_lock_free);
 
@@ -17,7 +29,7 @@ RunningTable::RunningTable(std::size_t slots, const std::string& file) : size_(s
   const std::size_t bytes = slots * sizeof(Slot);
   if (!file.empty()) {
     const net::Fd fd(::open(file.c_str(), O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0600));
-    if (fd.valid() && ::ftruncate(fd.get(), static_cast<off_t>(bytes)) == 0) {
+    if (fd.valid() && Reserve(fd.get(), bytes)) {
       void* const mapped = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd.get(), 0);
       // Zeros are empty slots.
       if (mapped != MAP_FAILED) slots_ = static_cast<Slot*>(mapped);
@@ -33,7 +45,8 @@ RunningTable::~RunningTable() {
 }
 
 std::optional<RunningTable::Left> RunningTable::TakeFrom(const std::string& file) {
-  const net::Fd fd(::open(file.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW));
+  // Nobody waits for who might write into a pipe of this name.
+  const net::Fd fd(::open(file.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
   if (!fd.valid()) return std::nullopt;
   (void)::unlink(file.c_str());
   Left left;

@@ -13,6 +13,9 @@
 namespace muster::worker {
 namespace {
 
+// Between two tries to write who is there.
+constexpr Millis kWriteAgain{2'000};
+
 std::string NameOf(const v1::Task& task) { return fmt::format("{}:{}", task.type(), task.index()); }
 
 }  // namespace
@@ -52,8 +55,11 @@ void Launches::Check(Waiter waiter, const v1::JobSpec& spec) {
 
 // What became of each process, for a coordinator that may have missed it.
 void Launches::OnAttached() {
-  for (const auto& [job_id, launch] : launches_) {
-    if (launch.stage != Launch::Stage::kStarted) continue;
+  for (auto& [job_id, launch] : launches_) {
+    if (launch.stage != Launch::Stage::kStarted) {
+      GiveUp(job_id, launch);
+      continue;
+    }
     for (const auto& [id, process] : launch.processes) {
       // One whose pid is not known yet is there as well.
       if (process.pid != 0 || process.running) {
@@ -62,6 +68,15 @@ void Launches::OnAttached() {
       if (process.end) Tell(v1::LaunchEvent::KIND_EXITED, job_id, launch, process);
     }
   }
+}
+
+// Who wanted it has begun another by now, perhaps elsewhere, and would never say that this one is
+// over.
+void Launches::GiveUp(const std::string& job_id, Launch& launch) {
+  launch.stopping = true;
+  launch.starting.reset();
+  AnswerAll(launch.preparing, Aborted("job {}: its coordinator was lost", job_id));
+  if (!AnyRuns(launch)) io_.Release(job_id);
 }
 
 // ---- Beginning
@@ -92,6 +107,8 @@ void Launches::Prepare(Waiter waiter, const v1::PrepareLaunch& request) {
   launch.request = request;
   launch.stage = Launch::Stage::kClearing;
   launch.addresses.clear();
+  launch.workers.clear();
+  launch.write_planned = false;
   launch.preparing = {waiter};
   launch.starting.reset();
   launch.stopping = launch.forget = false;
@@ -158,8 +175,11 @@ void Launches::OnWorkersWritten(const std::string& job_id, LaunchNumber number,
   if (found == launches_.end() || found->second.number != number) return;
   Launch& launch = found->second;
   if (!launch.starting.has_value()) {
-    if (!status.ok())
-      log::Warning("job {}: its processes do not hear of others: {}", job_id, Message(status));
+    if (!status.ok()) {
+      log::Warning("job {}: its processes do not hear of others until that can be written: {}",
+                   job_id, Message(status));
+      WriteLater(job_id, launch);
+    }
     return;
   }
   const auto [waiter, request] = *std::exchange(launch.starting, std::nullopt);
@@ -174,9 +194,22 @@ void Launches::Update(Waiter waiter, const v1::UpdateLaunch& request) {
   const auto found = launches_.find(request.job_id());
   const LaunchNumber number(request.launch());
   if (found != launches_.end() && found->second.number == number) {
+    found->second.workers = request.workers();
     io_.WriteWorkers(request.job_id(), number, request.workers());
   }
   Answer(waiter, Ok());
+}
+
+// The coordinator tells of each change once: a disk that was full then would leave the processes
+// with addresses of old.
+void Launches::WriteLater(const std::string& job_id, Launch& launch) {
+  if (std::exchange(launch.write_planned, true)) return;
+  (void)scheduler_.RunAfter(kWriteAgain, lifeline_.Guard([this, job_id, number = launch.number] {
+    const auto now = launches_.find(job_id);
+    if (now == launches_.end() || now->second.number != number) return;
+    now->second.write_planned = false;
+    if (AnyRuns(now->second)) io_.WriteWorkers(job_id, number, now->second.workers);
+  }));
 }
 
 void Launches::StartNow(Launch& launch, Waiter waiter, const v1::StartLaunch& request) {

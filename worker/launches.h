@@ -92,7 +92,7 @@ class Launches {
 
   // False: the command is none of its own.
   bool OnCommand(StreamId stream, const v1::Command& command);
-  // Tells what is here again.
+  // Tells what is here again. A launch that has not begun never does, and its addresses are let go.
   void OnAttached();
 
   // Nothing has replaced or stopped this launch while LaunchIo::Prepare() is at work.
@@ -141,6 +141,9 @@ class Launches {
     std::vector<Waiter> preparing;
     // Waits for the file of who is there.
     std::optional<std::pair<Waiter, v1::StartLaunch>> starting;
+    // What is to stand in that file, and whether that is tried again.
+    std::string workers;
+    bool write_planned = false;
     std::map<LaunchedId, Process> processes;
     bool stopping = false;
     bool forget = false;
@@ -154,8 +157,11 @@ class Launches {
   void Start(Waiter waiter, const v1::StartLaunch& request);
   void StartNow(Launch& launch, Waiter waiter, const v1::StartLaunch& request);
   void Update(Waiter waiter, const v1::UpdateLaunch& request);
+  void WriteLater(const std::string& job_id, Launch& launch);
   void Stop(Waiter waiter, const v1::StopLaunch& request);
   void FinishStop(const std::string& job_id);
+  // A launch that has not begun, after its stream.
+  void GiveUp(const std::string& job_id, Launch& launch);
   void Check(Waiter waiter, const v1::JobSpec& spec);
   static bool AnyRuns(const Launch& launch);
   void KillAll(Launch& launch);

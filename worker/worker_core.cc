@@ -172,7 +172,7 @@ void WorkerCore::StartExecutor(Waiter waiter, const v1::StartExecutor& start) {
       AnswerAll(now,
                 Annotate(path.status(), now.program ? "the job's program" : "the job's archive"));
     }
-    now.start.Clear();
+    now.start = v1::StartExecutor();  // Clear() would keep its memory
   };
   WithFile(FileOf(start.spec()), std::nullopt, begin);
 }

@@ -152,6 +152,8 @@ class WorkerCore {
     // Its closures, as far as they are counted.
     std::uint64_t closures = 0;
   };
+  // It stays when it has ended, for its fence: what it holds then is to be small, so no deques,
+  // which take memory when they are empty.
   struct Job {
     Epoch epoch;
     ViewId view;
@@ -170,7 +172,7 @@ class WorkerCore {
     std::string group_address;
     bool claimed = true;
     // Asked to go on under a later epoch, in this order.
-    std::deque<Waiter> adopters;
+    std::vector<Waiter> adopters;
     // For the watchdog: since the last closure that ended.
     Millis cpu{0};
     int looks = 0;
@@ -180,11 +182,11 @@ class WorkerCore {
     int silent_looks = 0;
     bool awaits_pulse = false;
     // Asked for the model's values, in this order.
-    std::deque<Waiter> values_waiters;
+    std::vector<Waiter> values_waiters;
     // Asked to save the variables that its executor holds.
-    std::deque<Waiter> save_waiters;
+    std::vector<Waiter> save_waiters;
     // Asked to become a member of a group.
-    std::deque<Waiter> join_waiters;
+    std::vector<Waiter> join_waiters;
     v1::LogLines lines;
     std::uint64_t dropped_lines = 0;
     bool flush_planned = false;
@@ -242,14 +244,14 @@ class WorkerCore {
   void CountLast(std::uint64_t closures, std::uint64_t counted);
   void OnJobExited(const std::string& job_id, const Process& process, const ExecutorEnd& end);
   template <class Request>
-  void AskExecutor(Waiter waiter, const Request& request, std::deque<Waiter> Job::* waiters,
+  void AskExecutor(Waiter waiter, const Request& request, std::vector<Waiter> Job::* waiters,
                    v1::ToExecutor message);
   void GetValues(Waiter waiter, const v1::GetValues& request);
   void SetBuffers(Waiter waiter, const v1::SetBuffers& request);
   void SaveVariables(Waiter waiter, const v1::SaveVariables& request);
   void JoinGroup(Waiter waiter, const v1::JoinGroup& request);
   // The executor has answered the first of those who wait for that.
-  void AnswerFirst(ProcessId process, std::deque<Waiter> Job::* waiters,
+  void AnswerFirst(ProcessId process, std::vector<Waiter> Job::* waiters,
                    const v1::StatusProto& status, v1::CommandResult result);
   // The job whose executor can be asked. kUnavailable; kAborted: CheckFence().
   Result<Job*> Serving(const std::string& job_id, Epoch epoch, ViewId view);

@@ -38,7 +38,7 @@ void WorkerCore::OnAdopted(ProcessId process, const v1::AdoptAnswer& answer) {
   Job& job = jobs_[job_id];
   if (job.process != process || job.adopters.empty()) return;
   const Waiter waiter = job.adopters.front();
-  job.adopters.pop_front();
+  job.adopters.erase(job.adopters.begin());
   const Status status = FromProto(answer.status());
   if (!status.ok()) {
     return Answer(waiter, NotFound("the executor of worker:{} cannot go on: {}",
@@ -66,7 +66,7 @@ Result<WorkerCore::Job*> WorkerCore::Serving(const std::string& job_id, Epoch ep
 // Passes on what the job's executor is asked and answers; AnswerFirst() answers in the same order.
 template <class Request>
 void WorkerCore::AskExecutor(Waiter waiter, const Request& request,
-                             std::deque<Waiter> Job::* waiters, v1::ToExecutor message) {
+                             std::vector<Waiter> Job::* waiters, v1::ToExecutor message) {
   const Result<Job*> job =
       Serving(request.job_id(), Epoch(request.epoch()), ViewId(request.view()));
   if (!job.ok()) return Answer(waiter, job.status());
@@ -100,12 +100,12 @@ void WorkerCore::JoinGroup(Waiter waiter, const v1::JoinGroup& request) {
   AskExecutor(waiter, request, &Job::join_waiters, std::move(message));
 }
 
-void WorkerCore::AnswerFirst(ProcessId process, std::deque<Waiter> Job::* waiters,
+void WorkerCore::AnswerFirst(ProcessId process, std::vector<Waiter> Job::* waiters,
                              const v1::StatusProto& status, v1::CommandResult result) {
   Job& job = jobs_[processes_[process].job_id];
   if (job.process != process || (job.*waiters).empty()) return;
   const Waiter waiter = (job.*waiters).front();
-  (job.*waiters).pop_front();
+  (job.*waiters).erase((job.*waiters).begin());
   Answer(waiter, FromProto(status), std::move(result));
 }
 

@@ -44,7 +44,9 @@ void LogFile::Put(std::string_view line) {
   if (!stream_) stream_.clear();
   if (!stream_.is_open()) stream_.open(path_, std::ios::app);
   stream_ << line << '\n' << std::flush;
-  size_ += line.size() + 1;
+  // What a full disk did not take counts for nothing: it would put aside, and over each other, the
+  // logs that tell of the time before.
+  if (stream_) size_ += line.size() + 1;
 }
 
 }  // namespace muster::cli

@@ -17,6 +17,7 @@
 #include <poll.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/uio.h>
 #include <unistd.h>
 
@@ -27,6 +28,7 @@
 #include "collectives/process/shared_memory.h"
 #include "collectives/process/signature.h"
 #include "collectives/process/watch.h"
+#include "common/base/environment.h"
 #include "common/base/folder_lock.h"
 #include "common/base/mutex.h"
 #include "common/base/private_directory.h"
@@ -109,8 +111,12 @@ std::uint32_t SignatureOf(const std::vector<GroupMember>& members) {
 class HostDoor {
  public:
   HostDoor() {
+    // A unit's temporary folder is its own, where a neighbour's processes find nothing.
+    const std::string given = ProcessEnvironment()("RUNTIME_DIRECTORY").value_or("");
     std::error_code none;
-    const std::filesystem::path temporary = std::filesystem::temp_directory_path(none);
+    const bool shared = !given.empty() && ::access(given.c_str(), W_OK) == 0;
+    const std::filesystem::path temporary =
+        shared ? std::filesystem::path(given) : std::filesystem::temp_directory_path(none);
     if (none) return;
     const std::string prefix = fmt::format("muster-group-{}-", ::geteuid());
     RemoveLeft(temporary, prefix);
@@ -170,6 +176,13 @@ class HostDoor {
   std::string path_;
   net::Listener listener_;
 };
+
+// Whether this process finds that socket, and may share memory by it: not one in another /tmp (a
+// container's, a unit's), nor another user's.
+bool CanReach(const std::string& unix_path) {
+  struct stat info{};
+  return ::stat(unix_path.c_str(), &info) == 0 && info.st_uid == ::geteuid();
+}
 
 // One member's side of the forming.
 class Forming {
@@ -259,6 +272,7 @@ class Forming {
   Status Connect(int rank) {
     lobby_->WaitsFor(Name(rank));
     MUSTER_TRY_ASSIGN(Greeted watch, Reach(rank, Lane::kWatch, ""));
+    if (!CanReach(watch.offer)) watch.offer.clear();
     peer(rank).local = !watch.offer.empty();
     lobby_->Seat(rank, WatchLink(rank, std::move(watch.stream), last_kind_), /*asks=*/true);
     MUSTER_TRY_ASSIGN(Greeted data, Reach(rank, Lane::kData, watch.offer));

@@ -22,7 +22,7 @@ namespace muster::collectives {
 //   kDeadlineExceeded: names the members that have not come. kInvalidArgument: the spec is not
 //   sound, or a member has another list of members. kAlreadyExists: two processes say that they are
 //   the same member. kAborted: a member has a newer generation. kUnauthenticated: another key.
-//   kUnavailable: a member was lost meanwhile.
+//   kUnavailable: a member was lost meanwhile. kResourceExhausted: no descriptor or thread for it.
 Result<std::unique_ptr<Group>> FormGroup(const GroupSpec& spec, const net::Listener& listener);
 
 }  // namespace muster::collectives

@@ -2,11 +2,13 @@
 
 #include <algorithm>
 #include <chrono>
+#include <system_error>
 #include <utility>
 
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#include "common/process/no_more.h"
 #include "common/telemetry/log.h"
 
 namespace muster::collectives {
@@ -22,7 +24,11 @@ constexpr Millis kShowEvery{500};
 Result<std::unique_ptr<Lobby>> Lobby::Create(Options options) {
   net::Fd wake(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (!wake.valid()) return FromErrno(errno, "eventfd");
-  return std::unique_ptr<Lobby>(new Lobby(std::move(options), std::move(wake)));
+  try {
+    return std::unique_ptr<Lobby>(new Lobby(std::move(options), std::move(wake)));
+  } catch (const std::system_error& error) {
+    return process::NoMore(error.code().value(), "a thread for a group that forms");
+  }
 }
 
 Lobby::Lobby(Options options, net::Fd wake)

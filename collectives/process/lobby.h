@@ -35,6 +35,7 @@ class Lobby {
     // As in GroupSpec.
     std::string wait_page = {};
   };
+  // kResourceExhausted: no descriptor or thread for it.
   static Result<std::unique_ptr<Lobby>> Create(Options options);
   ~Lobby();
 

@@ -4,10 +4,13 @@
 #include <bit>
 #include <chrono>
 #include <cstring>
+#include <system_error>
 #include <utility>
 
 #include <sys/eventfd.h>
 #include <unistd.h>
+
+#include "common/process/no_more.h"
 
 namespace muster::collectives {
 namespace {
@@ -40,9 +43,13 @@ Result<std::unique_ptr<Watch>> Watch::Create(int rank, std::vector<std::string> 
   net::Fd wake_thread(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   net::Fd wake_caller(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (!wake_thread.valid() || !wake_caller.valid()) return FromErrno(errno, "eventfd");
-  return std::unique_ptr<Watch>(new Watch(rank, std::move(tasks), std::move(links), show,
-                                          std::move(on_over), std::move(wake_thread),
-                                          std::move(wake_caller)));
+  try {
+    return std::unique_ptr<Watch>(new Watch(rank, std::move(tasks), std::move(links), show,
+                                            std::move(on_over), std::move(wake_thread),
+                                            std::move(wake_caller)));
+  } catch (const std::system_error& error) {
+    return process::NoMore(error.code().value(), "a thread that watches over a group");
+  }
 }
 
 Watch::Watch(int rank, std::vector<std::string> tasks, std::vector<Link> links, const Show& show,

@@ -52,7 +52,7 @@ class Watch {
     Generation generation = {};
   };
   // links[r] is rank r's; without a link at the own rank. `on_over` is called at most once, when
-  // the group is over.
+  // the group is over. kResourceExhausted: no descriptor or thread for it.
   static Result<std::unique_ptr<Watch>> Create(int rank, std::vector<std::string> tasks,
                                                std::vector<Link> links, const Show& show,
                                                std::function<void()> on_over);

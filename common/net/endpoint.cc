@@ -165,6 +165,23 @@ Result<Fd> Connect(const Address& address, const std::string& peer, TimePoint de
   return fd;
 }
 
+// Whether both ends are one socket. Who connects to a port of this host where nobody listens may be
+// given that very port for its own end, and the kernel joins it to itself: it would hear itself and
+// keep the port from who is to listen there.
+bool IsJoinedToItself(int fd) {
+  Address here, there;
+  here.size = there.size = sizeof(sockaddr_storage);
+  if (::getsockname(fd, here.get(), &here.size) != 0 ||
+      ::getpeername(fd, there.get(), &there.size) != 0 || here.size != there.size ||
+      std::memcmp(&here.storage, &there.storage, here.size) != 0) {
+    return false;
+  }
+  // The port is free at once, not a minute later.
+  const linger none{.l_onoff = 1, .l_linger = 0};
+  (void)::setsockopt(fd, SOL_SOCKET, SO_LINGER, &none, sizeof(none));
+  return true;
+}
+
 // Until when the first of so many addresses is tried: one that does not answer leaves time for the
 // others.
 TimePoint ShareOf(TimePoint deadline, std::size_t addresses) {
@@ -230,6 +247,9 @@ Result<Fd> ConnectTcp(const std::string& text, TimePoint deadline) {
   Status last = Unavailable("{}: the name stands for no address", text);
   for (std::size_t i = 0; i < addresses.size(); ++i) {
     Result<Fd> fd = Connect(addresses[i], text, ShareOf(deadline, addresses.size() - i));
+    if (fd.ok() && IsJoinedToItself(fd->get())) {
+      fd = Unavailable("{}: {}", text, Message(FromErrno(ECONNREFUSED, "connect")));
+    }
     if (fd.ok()) {
       SetTcpOptions(fd->get());
       return fd;

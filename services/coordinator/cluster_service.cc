@@ -1,6 +1,7 @@
 #include "services/coordinator/cluster_service.h"
 
 #include <algorithm>
+#include <cerrno>
 #include <deque>
 #include <filesystem>
 #include <fstream>
@@ -183,6 +184,11 @@ class FileStream : public grpc::ServerWriteReactor<v1::FileChunk> {
   Status Open(const FileStore& files, const std::string& sha256) {
     MUSTER_TRY_ASSIGN(path_, files.Path(sha256));
     file_.open(path_, std::ios::binary);
+    // Only a file that is not there may be the job's mistake.
+    if (!file_ && errno != ENOENT) {
+      const Status why = FromErrno(errno, "read " + path_);
+      return why.code() == StatusCode::kResourceExhausted ? why : Unknown("{}", Message(why));
+    }
     if (!file_) return NotFound("no file with SHA-256 {} has been uploaded", sha256);
     std::error_code unknown;
     const auto bytes = std::filesystem::file_size(path_, unknown);

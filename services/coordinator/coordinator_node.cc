@@ -273,12 +273,18 @@ void CoordinatorNode::Shutdown() {
   }
   all.disks.Stop(kDiskGrace);
   if (all.server) all.server->Shutdown(kShutdownGrace);
-  all.log_thread.Finish();
-  if (flushed) all.journal_thread.Finish();
+  // A disk that has not answered so far gets no second patience.
+  const Millis patience = flushed ? kFlushGrace : kDiskGrace;
+  const bool logged = all.log_thread.Finish(patience);
+  if (!logged) {
+    log::Error("the disk of the jobs' logs has not answered for {} s: their last lines are lost",
+               patience.count() / 1'000);
+  }
+  const bool ended = flushed && all.journal_thread.Finish(kDiskGrace);
   all.OnStrand([] {});  // what the end of the streams has posted
   all.strand.Stop();
   // The thread that hangs still needs them; the process ends now.
-  if (!flushed) (void)parts_.release();
+  if (!ended || !logged) (void)parts_.release();
 }
 
 }  // namespace muster::coordinator

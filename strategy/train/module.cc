@@ -1,11 +1,14 @@
 #include "strategy/train/module.h"
 
 #include <algorithm>
+#include <cstddef>
 #include <filesystem>
 #include <map>
 
 #include <fmt/format.h>
 
+#include "common/base/whole_file.h"
+#include "common/storage/file_system.h"
 #include "device/placing.h"
 #include "strategy/base/internal/raise.h"
 #include "strategy/base/internal/shape_text.h"
@@ -35,6 +38,40 @@ std::map<std::string, torch::Tensor> TensorsOf(const std::string& path, const Mo
     for (const auto& item : named) tensors[item.key()] = item.value();
   }
   return tensors;
+}
+
+// Beside the file, then in its place: a full disk, or an end in between, leaves what was saved
+// before.
+Status WriteArchive(torch::serialize::OutputArchive& archive, const std::string& path) {
+  const Result<std::string> place = PlaceOfFile(path);
+  if (!place.ok()) {  // a pipe or a device, which no file may replace
+    archive.save_to(path);
+    return Ok();
+  }
+  storage::FileSystem& disk = storage::RealFileSystem();
+  const std::string staged = storage::TemporaryName(*place);
+  MUSTER_TRY_ASSIGN(const auto file, disk.Create(staged));
+  const auto write = [&]() -> Status {
+    // libtorch hears of no failure: it would go on to write the archive's end, and fail anew.
+    Status written = Ok();
+    archive.save_to([&](const void* data, std::size_t size) {
+      if (written.ok()) written = file->Append({static_cast<const std::byte*>(data), size});
+      return size;
+    });
+    MUSTER_TRY(written);
+    MUSTER_TRY(file->Sync());
+    MUSTER_TRY(file->Close());
+    MUSTER_TRY(disk.Rename(staged, *place));
+    return disk.SyncFolder(storage::ParentOf(*place));
+  };
+  try {
+    const Status status = write();
+    if (!status.ok()) (void)disk.Remove(staged);
+    return status;
+  } catch (...) {
+    (void)disk.Remove(staged);
+    throw;
+  }
 }
 
 bool IsZero(const torch::Tensor& gradient) {
@@ -192,7 +229,9 @@ void ModuleState::Save(const std::string& path) const {
     try {
       torch::serialize::OutputArchive archive;
       Used().copies[0]->save(archive);
-      archive.save_to(path);
+      raise_unless_ok(WriteArchive(archive, path));
+    } catch (const Error& error) {
+      raise(Unknown("{} cannot be written: {}", path, error.message()));
     } catch (const std::exception& error) {
       const auto* const torchs = dynamic_cast<const c10::Error*>(&error);
       raise(Unknown("{} cannot be written: {}", path,

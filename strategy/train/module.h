@@ -91,7 +91,8 @@ class DistributedModuleBase {
   //   NOT_FOUND: no such file.   INVALID_ARGUMENT: no archive, or it lacks a tensor of the module,
   //   or has one of another shape; then nothing is changed.
   void load(const std::string& path) const;
-  // As torch::save() does: buffers as they are read outside run().
+  // As torch::save() does: buffers as they are read outside run(). In one step: what was at `path`
+  // stays until all of the new file is on the disk.
   //   UNKNOWN: the file cannot be written.
   void save(const std::string& path) const;
 

@@ -64,5 +64,18 @@ TEST_CASE_METHOD(LogFixture, "a log that could not be begun anew goes on when it
   CHECK(Read("logs/log").ends_with("kept\n"));
 }
 
+TEST_CASE_METHOD(LogFixture, "lines that a full disk does not take put no log aside",
+                 "[cli][unit]") {
+  std::ofstream(folder / "log.1") << "of before\n";
+  std::filesystem::create_symlink("/dev/full", folder / "log");
+  LogFile log(folder / "log", clock, {.bytes = 20});
+  REQUIRE(log.Open().ok());
+
+  for (int i = 0; i < 10; ++i) log.Write("never on the disk");
+
+  CHECK(Read("log.1") == "of before\n");
+  CHECK(std::filesystem::is_symlink(folder / "log"));
+}
+
 }  // namespace
 }  // namespace muster::cli

@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "tests/support/no_threads.h"
 #include "tests/unit/collectives/process/members.h"
 
 namespace muster::collectives {
@@ -100,6 +101,17 @@ TEST_CASE("started calls are made in their order, with others in between, while 
       }
     }
   });
+}
+
+TEST_CASE("a call is begun though no thread can be had for it", "[collectives][process][faults]") {
+  const Address address(1);
+  const auto group = Form(address, 0);
+  REQUIRE(group != nullptr);
+  const Floats values = Filled(3, 2);
+  const testing::NoThreads none;
+
+  CHECK(StartSum(*group, values).Wait() == Ok());
+  CHECK(Sum(*group, values) == Ok());
 }
 
 TEST_CASE("all kinds of calls can be begun, several as one", "[collectives][process]") {

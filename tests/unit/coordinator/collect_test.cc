@@ -105,6 +105,44 @@ TEST_CASE_METHOD(Collecting, "folders of jobs that are forgotten are looked at, 
   CHECK(checkpoints.sweeps.size() == 3);
 }
 
+TEST_CASE_METHOD(Collecting, "a job that is submitted while folders are listed is not forgotten",
+                 "[coordinator][unit]") {
+  Train();
+  checkpoints.lists_hang = true;
+  checkpoints.roots = std::vector<std::string>{"/checkpoints/job-1", "/checkpoints/other-2"};
+  v1::CollectCheckpointsRequest request;
+  request.set_finished(true);
+  core->CollectCheckpoints(request, [](const auto&) {});
+  REQUIRE(Submit(Spec("other"))->job().id() == "other-2");
+  REQUIRE(checkpoints.waiting.size() == 1);
+  checkpoints.waiting[0]();
+  Settle();
+
+  REQUIRE(checkpoints.sweeps.size() == 2);
+  for (const Checkpoints::Sweep& sweep : checkpoints.sweeps) CHECK(sweep.keep == 3);
+}
+
+TEST_CASE("A job's folder is no forgotten one for a / at the end of the coordinator's",
+          "[coordinator][unit]") {
+  Coordinator::Options options;
+  options.jobs.checkpoints_directory = "/checkpoints/";
+  testing::Cluster cluster(options);
+  cluster.JoinAll(1, 1);
+  REQUIRE(cluster.Submit(testing::Cluster::Spec()).ok());
+  cluster.checkpoints.roots =
+      std::vector<std::string>{"/checkpoints/job-1", "/checkpoints/another-0"};
+  v1::CollectCheckpointsRequest request;
+  request.set_finished(true);
+  cluster.core->CollectCheckpoints(request, [](const auto&) {});
+  cluster.Settle();
+
+  REQUIRE(cluster.checkpoints.sweeps.size() == 2);
+  CHECK(cluster.checkpoints.sweeps[0].keep == 3);
+  CHECK(cluster.checkpoints.sweeps[1].root == "/checkpoints/another-0");
+  // It may be another way to that of the job that runs.
+  CHECK(cluster.checkpoints.sweeps[1].live == std::set<std::string>{"job-1"});
+}
+
 TEST_CASE_METHOD(Collecting, "a folder that cannot be read, or does not answer, is named",
                  "[coordinator][unit]") {
   Train();

@@ -545,6 +545,10 @@ TEST_CASE_METHOD(CheckpointFolder,
   sweep.saving = 20;
   CHECK(Collect(sweep).empty());
   sweep.saving.reset();
+  // Reached by another path, it is taken for that of a job that is forgotten.
+  sweep.live = {claimant.mark.job_id()};
+  CHECK(Collect(sweep).empty());
+  sweep.live.clear();
   sweep.cluster_id = "another";
   CHECK(Collect(sweep).empty());
   CHECK(std::filesystem::exists(saving));

@@ -360,6 +360,24 @@ TEST_CASE_METHOD(Draining, "what an operator has taken out stays out when the co
   CHECK(at({"ps", 1}).commands.empty());
 }
 
+TEST_CASE_METHOD(Draining, "a task that is let in as its process ends is not out after a restart",
+                 "[coordinator][unit]") {
+  const TaskId task{"worker", 0};
+  REQUIRE(TakeOut(task).ok());
+  AskToEnd(task);
+  journal_disk.hangs = true;
+  core->LetIn(task, [](const auto&) {});
+  Kill(task);
+  Settle();
+  journal_disk.Go();
+  Settle();
+  CHECK(StateOf(task).state() != "drained");
+
+  RestartCoordinator();
+  (void)Join(task, "boot-2");
+  CHECK(StateOf(task).state() == "up");
+}
+
 TEST_CASE_METHOD(Draining, "tasks that cannot be taken out are named, with what there is",
                  "[coordinator][unit]") {
   const auto unknown = TakeOut({"worker", 7});

@@ -256,5 +256,32 @@ TEST_CASE_METHOD(Driven, "the end of a job may be told twice", "[coordinator][un
   CHECK(Finish(again).code() == StatusCode::kFailedPrecondition);
 }
 
+TEST_CASE_METHOD(Driven, "a driver that has said how it ends is not silent while that is weighed",
+                 "[coordinator][unit]") {
+  testing::FakeDaemon& worker = at({"worker", 0});
+  REQUIRE(Schedule(1, 5).ok());
+  worker.needs_files = {v1::Command::kProbeData};
+  worker.files_come = false;
+  const auto judging = [this] { return job().record().job().reason() == "POISON_CLOSURE"; };
+  for (int crash = 0; crash < 10 && !judging(); ++crash) {
+    Pass(Millis(5'000));
+    worker.ExecutorExits("signal SIGSEGV");
+    Settle();
+  }
+  REQUIRE(judging());
+
+  const auto answer = BeginFinish(Internal("a closure is given up"));
+  silent_drivers = true;
+  Pass(Millis(20'000));
+  CHECK(answer->code() == StatusCode::kUnknown);
+  CHECK_FALSE(EventOf("DRIVER_STUCK"));
+
+  worker.FilesCome();
+  Settle();
+  CHECK(answer->ok());
+  CHECK(State() == v1::JOB_STATE_FAILED);
+  CHECK(EventOf("POISON_CLOSURE"));
+}
+
 }  // namespace
 }  // namespace muster::coordinator

@@ -147,6 +147,63 @@ TEST_CASE("A lost worker that is back with its process makes the latest one leav
   CHECK(cluster.job().restarts() == 0);
 }
 
+TEST_CASE("A process that is one too many is asked again where its worker has missed that",
+          "[coordinator][launch][elastic]") {
+  ElasticCluster cluster;
+  cluster.JoinAll(0, 2);
+  cluster.Run(ElasticSpec(1, 2));
+  const v1::StartLaunch launched = cluster.at({"worker", 1}).launched;
+  cluster.Kill({"worker", 1});
+  cluster.Pass(Millis(5'000));
+  (void)cluster.Join({"worker", 2});
+  FakeDaemon& back = cluster.Join({"worker", 1});
+  back.launched = launched;
+  back.LaunchedProcess(1, v1::LaunchEvent::KIND_STARTED);
+  cluster.Settle();
+  REQUIRE(cluster.Running() == 3);
+
+  // The connection has broken with the stop on it.
+  const FakeDaemon& again = cluster.Join({"worker", 2});
+  CHECK(std::ranges::any_of(again.commands,
+                            [](const v1::Command& one) { return one.has_stop_launch(); }));
+}
+
+TEST_CASE("A worker that comes is told who is there and the others nothing that they know",
+          "[coordinator][launch][elastic]") {
+  ElasticCluster cluster;
+  cluster.JoinAll(0, 2);
+  cluster.Run(ElasticSpec(1, 2));
+  const auto updates = [&] {
+    return std::ranges::count_if(cluster.at({"worker", 0}).commands,
+                                 [](const v1::Command& one) { return one.has_update_launch(); });
+  };
+  const auto before = updates();
+
+  (void)cluster.Join({"worker", 2});  // there are enough
+  (void)cluster.Join({"worker", 1});  // the same process, by another connection
+  CHECK(updates() == before);
+  CHECK(cluster.Known(1) == cluster.Known(0));
+}
+
+TEST_CASE("Another coordinator tells each process of an elastic job who is there",
+          "[coordinator][launch][elastic]") {
+  ElasticCluster cluster;
+  cluster.JoinAll(0, 2);
+  cluster.Run(ElasticSpec(1, 2));
+  const std::map<int, v1::StartLaunch> launched = {{0, cluster.at({"worker", 0}).launched},
+                                                   {1, cluster.at({"worker", 1}).launched}};
+  cluster.RestartCoordinator();
+
+  for (const auto& [worker, launch] : launched) {
+    FakeDaemon& daemon = cluster.Join({"worker", worker});
+    daemon.launched = launch;
+    daemon.LaunchedProcess(static_cast<std::uint32_t>(worker), v1::LaunchEvent::KIND_STARTED);
+    cluster.Settle();
+  }
+  CHECK(cluster.Known(0).size() == 2);
+  CHECK(cluster.Known(1).size() == 2);
+}
+
 TEST_CASE(
     "An elastic job is done when its processes end with 0, and replaces nobody after the first",
     "[coordinator][launch][elastic]") {

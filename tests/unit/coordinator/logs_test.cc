@@ -1,5 +1,6 @@
 #include "coordinator/logs.h"
 
+#include <future>
 #include <optional>
 #include <utility>
 
@@ -118,6 +119,16 @@ TEST_CASE("The newest lines of the jobs that wrote last are kept, of the others 
   CHECK(logs.Last("b", "trainer").empty());
   CHECK(logs.Last("c", "trainer").size() == 1);
   f.disk.Answer();
+}
+
+TEST_CASE("A disk that hangs is not waited for longer than it is given", "[coordinator][unit]") {
+  ThreadScheduler strand;
+  ThreadOffload disk(strand);
+  std::promise<void> answers;
+  disk.Run([hangs = answers.get_future().share()] { hangs.wait(); }, [] {});
+  CHECK_FALSE(disk.Finish(Millis(0)));
+  answers.set_value();
+  CHECK(disk.Finish(Millis(600'000)));
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 // What runs, as others read it.
 #include "dispatch/running_table.h"
 
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -41,6 +42,26 @@ TEST_CASE("what a process ran when it was killed, and had ended, is in its file,
   RunningTable table(1, folder / "no/such/folder/table");
   table.Begin(0, ClosureId(1), Attempt(1));
   CHECK(table.Now().size() == 1);
+}
+
+TEST_CASE("the file of what runs has its room on the disk before a closure begins",
+          "[dispatch][unit]") {
+  const testing::TempFolder folder;
+  const std::string file = folder / "table";
+  const RunningTable table(3, file);
+  struct stat made{};
+  REQUIRE(::stat(file.c_str(), &made) == 0);
+  CHECK(made.st_size > 0);
+  CHECK(made.st_blocks * 512 >= made.st_size);
+}
+
+TEST_CASE("a pipe in the place of what ran is not waited for", "[dispatch][unit]") {
+  const testing::TempFolder folder;
+  const std::string file = folder / "table";
+  REQUIRE(::mkfifo(file.c_str(), 0600) == 0);
+  const auto left = RunningTable::TakeFrom(file);
+  REQUIRE(left);
+  CHECK(left->running.empty());
 }
 
 }  // namespace

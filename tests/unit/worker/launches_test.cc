@@ -322,6 +322,25 @@ TEST_CASE_METHOD(LaunchesFixture, "What became of processes is told again at eac
   CHECK(events[2].exit_code() == 4);
 }
 
+TEST_CASE_METHOD(LaunchesFixture,
+                 "A launch that had not begun when its stream ended lets its addresses go",
+                 "[worker][launch]") {
+  Prepare(5);
+  SECTION("ready") {
+    launches.OnPrepared("j", LaunchNumber(5), std::vector<std::string>{"a:1", "a:2"});
+  }
+  SECTION("being prepared") {}
+  CHECK(io.released == 0);
+  launches.OnAttached();
+  CHECK(io.released == 1);
+  CHECK_FALSE(launches.Awaits("j", LaunchNumber(5)));
+  CHECK(Code(Start(5)) == StatusCode::kFailedPrecondition);
+
+  // The coordinator begins anew.
+  Begin(6);
+  CHECK(io.started.size() == 2);
+}
+
 TEST_CASE_METHOD(LaunchesFixture, "A worker that is asked to end asks its processes, then kills",
                  "[worker][launch]") {
   Begin(5);
@@ -386,6 +405,43 @@ TEST_CASE_METHOD(LaunchesFixture, "Processes start when the file of who is there
     launches.OnWorkersWritten("j", LaunchNumber(5), Ok());
     CHECK(Code(start.id()) == StatusCode::kAborted);
     CHECK(io.started.empty());
+  }
+}
+
+TEST_CASE_METHOD(LaunchesFixture,
+                 "Who is there is written again where the disk was full for as long as any runs",
+                 "[worker][launch][elastic]") {
+  Begin(5);
+  const auto update = [&](const std::string& workers) {
+    v1::Command command = Command();
+    command.mutable_update_launch()->set_job_id("j");
+    command.mutable_update_launch()->set_launch(5);
+    command.mutable_update_launch()->set_workers(workers);
+    Say(command);
+    launches.OnWorkersWritten("j", LaunchNumber(5), ResourceExhausted("no room"));
+  };
+  update("these");
+  update("others");
+  scheduler.Advance(Millis(5'000));
+  // One try for both, of the latest, which has not been answered.
+  REQUIRE(io.written == std::vector<std::string>{"these", "others", "others"});
+
+  SECTION("there is room again") {
+    launches.OnWorkersWritten("j", LaunchNumber(5), Ok());
+    scheduler.Advance(Millis(5'000));
+    CHECK(io.written.size() == 3);
+  }
+  SECTION("there is none yet") {
+    launches.OnWorkersWritten("j", LaunchNumber(5), ResourceExhausted("no room"));
+    scheduler.Advance(Millis(5'000));
+    CHECK(io.written.size() == 4);
+  }
+  SECTION("all have ended") {
+    launches.OnWorkersWritten("j", LaunchNumber(5), ResourceExhausted("no room"));
+    Ends(0);
+    Ends(1);
+    scheduler.Advance(Millis(5'000));
+    CHECK(io.written.size() == 3);
   }
 }
 

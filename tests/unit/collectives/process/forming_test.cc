@@ -21,6 +21,7 @@
 #include "common/process/wait_page.h"
 #include "tests/support/environment_variables.h"
 #include "tests/support/no_descriptors.h"
+#include "tests/support/no_threads.h"
 #include "tests/support/temp_folder.h"
 #include "tests/unit/collectives/process/members.h"
 
@@ -127,6 +128,16 @@ TEST_CASE("a member without descriptors waits for some, and the group forms then
   CHECK(ToString(first.Ended().status()) == "OK");
 }
 
+TEST_CASE("a member that can have no thread says so", "[collectives][process][faults]") {
+  const Address address(1);
+  const testing::NoThreads none;
+
+  const Status status = FormGroup(address.Of(0), address.listeners[0]).status();
+
+  CHECK(status.code() == StatusCode::kResourceExhausted);
+  CHECK(Message(status).find("a thread for a group that forms") != std::string::npos);
+}
+
 TEST_CASE("a child that the process starts while a group forms does not get the member's port",
           "[collectives][process]") {
   Address address(2);
@@ -194,6 +205,37 @@ TEST_CASE("what members left that were killed while a group formed is removed by
     left.insert(entry.path().string());
   }
   CHECK(left == std::set<std::string>{held, other});
+}
+
+TEST_CASE("members of one host that do not find each other's sockets form a group over TCP",
+          "[collectives][process][faults]") {
+  const testing::TempFolder elsewhere;
+  Address address(2);
+  address.spec.form_within = Millis(20'000);
+  // The socket's path begins in another folder there than here: so it is with two /tmp.
+  const Process first([&] {
+    std::filesystem::create_directory(elsewhere / "own");
+    const bool moved =
+        ::chdir(elsewhere.path().c_str()) == 0 && ::setenv("TMPDIR", "own", /*replace=*/1) == 0;
+    return moved ? Joins(address, 0) : "no folder";
+  });
+
+  CHECK(Joins(address, 1) == ToString(Ok()));
+  CHECK(first.Told() == ToString(Ok()));
+}
+
+TEST_CASE("members that are children of units meet in the folder that these share",
+          "[collectives][process]") {
+  const testing::TempFolder shared;
+  const testing::EnvironmentVariables variables({{"RUNTIME_DIRECTORY", shared.path()}});
+  const Address address(2);
+  const Process first([&] { return Joins(address, 0); });
+  const auto is_empty = [&] { return std::filesystem::is_empty(shared.path()); };
+
+  const auto until = steady_clock::now() + seconds(30);
+  while (is_empty() && steady_clock::now() < until) std::this_thread::yield();
+
+  CHECK_FALSE(is_empty());
 }
 
 TEST_CASE("a member that is stopped when all have come, before the group has formed, is noticed",

@@ -1,6 +1,8 @@
 #include <atomic>
 #include <csignal>
+#include <fstream>
 #include <span>
+#include <string>
 #include <thread>
 
 #include <arpa/inet.h>
@@ -114,6 +116,25 @@ TEST_CASE("an address of a name that does not answer leaves time for the next on
     return ToString(ConnectTcp("peer" + port, deadline).status());
   });
   if (said) CHECK(*said == ToString(Ok()));
+}
+
+TEST_CASE("who connects to a port at which nobody listens is not joined to itself", "[net][unit]") {
+  const auto said = testing::OnHostWith("127.0.0.1 localhost\n", [] {
+    // The ports that the kernel gives to who connects.
+    std::ofstream range("/proc/sys/net/ipv4/ip_local_port_range");
+    if (!(range << "40000 40001" << std::flush)) return std::string();
+    const std::string address = "127.0.0.1:40000";
+    const Status connected = ConnectTcp(address, Soon()).status();
+    const Status listens = ListenTcp(address).status();
+    return ToString(connected) + ", " + ToString(listens);
+  });
+  if (!said) return;
+  if (said->empty()) {
+    WARN("left out: this process may not choose the kernel's ports");
+    return;
+  }
+  const Status refused = Unavailable("127.0.0.1:40000: connect: Connection refused");
+  CHECK(*said == ToString(refused) + ", " + ToString(Ok()));
 }
 
 TEST_CASE("a listener that other code has closed is an error, not waited for", "[net][unit]") {

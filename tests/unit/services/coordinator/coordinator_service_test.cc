@@ -212,6 +212,20 @@ struct Fetching {
   std::unique_ptr<grpc::ClientReader<v1::FileChunk>> reader;
 };
 
+TEST_CASE("A file that cannot be opened now is not said to be missing", "[services][unit]") {
+  Fixture f;
+  const std::string sha256(64, 'a');
+  const std::filesystem::path file = f.dir / "state/files/" + sha256;
+  std::filesystem::create_directories(file.parent_path());
+  std::filesystem::create_symlink(file, file);  // which root cannot open, either
+
+  const grpc::Status failed = Fetching(f, sha256).reader->Finish();
+  CHECK(failed.error_code() != grpc::StatusCode::NOT_FOUND);
+  CHECK(failed.error_message().find("read " + file.string()) != std::string::npos);
+  const grpc::Status missing = Fetching(f, std::string(64, 'b')).reader->Finish();
+  CHECK(missing.error_code() == grpc::StatusCode::NOT_FOUND);
+}
+
 TEST_CASE("A fetch whose reader stands still is ended, and lets go of its file",
           "[services][unit]") {
   Fixture f(Millis(300));

@@ -1,10 +1,12 @@
 // Optimizers with parameter groups; modules from files.
 #include <cmath>
+#include <filesystem>
 #include <fstream>
 #include <sstream>
 
 #include "tests/support/catch.h"
 #include "tests/support/leaks_of_libtorch.h"
+#include "tests/support/small_files.h"
 #include "tests/support/temp_folder.h"
 #include "tests/unit/strategy/errors.h"
 #include "tests/unit/strategy/train/nets.h"
@@ -128,6 +130,39 @@ TEST_CASE("a module is loaded from a file into all copies, and saved", "[strateg
     CHECK(throws(ErrorCode::kNotFound, "no such file", [&] { net.load(file + ".not"); }));
     CHECK(difference(*back, *net.copy(0)) == 0);
   }
+}
+
+TEST_CASE("a module that cannot be saved leaves what was saved before", "[strategy][unit]") {
+  const TempFolder folder;
+  const std::string file = folder / "net.pt";
+  const auto net = default_strategy().distribute(float64_net());
+  net.save(file);
+  const auto bytes = [](const std::string& path) {
+    std::ostringstream text;
+    text << std::ifstream(path, std::ios::binary).rdbuf();
+    return text.str();
+  };
+  const std::string before = bytes(file);
+  // Another name of the same bytes: nobody writes into them.
+  std::filesystem::create_hard_link(file, folder / "before");
+  net.variable("first.bias").assign(3);
+  bool refused = false;
+  {
+    const SmallFiles limit(before.size() / 2);
+    refused = throws(ErrorCode::kUnknown, "net.pt cannot be written", [&] { net.save(file); });
+  }
+  CHECK(refused);
+  CHECK(bytes(file) == before);
+  net.save(file);
+  CHECK(bytes(folder / "before") == before);
+  Net back = float64_net();
+  torch::load(back, file);
+  CHECK(back->first->bias[0].item<double>() == 3);
+  std::size_t names = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(folder.path())) {
+    names += entry.exists() ? 1 : 0;
+  }
+  CHECK(names == 2);
 }
 
 // As tests/fixtures/torchscript/make.py builds it in Python.
