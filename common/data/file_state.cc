@@ -71,9 +71,13 @@ Status FileWatch::Look(std::size_t number, TimePoint now) const {
   struct stat info = {};
   if (::stat(file.path.c_str(), &info) != 0) return Ok();
   if (info.st_dev != file.device || info.st_ino != file.inode) return Ok();
-  return CompareSizeAndTime({.path = file.path, .size = file.size, .mtime_ns = file.mtime_ns},
-                            static_cast<std::uint64_t>(info.st_size),
-                            info.st_mtim.tv_sec * kSecond + info.st_mtim.tv_nsec, kOpened);
+  const Status same =
+      CompareSizeAndTime({.path = file.path, .size = file.size, .mtime_ns = file.mtime_ns},
+                         static_cast<std::uint64_t>(info.st_size),
+                         info.st_mtim.tv_sec * kSecond + info.st_mtim.tv_nsec, kOpened);
+  // Due at once: who reads ahead may have seen it, and a batch before that one is still to be read.
+  if (!same.ok()) due.store(0, std::memory_order_relaxed);
+  return same;
 }
 
 Status CompareFiles(std::span<const FileState> expected, std::span<const FileState> found) {

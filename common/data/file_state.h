@@ -50,7 +50,8 @@ class FileWatch {
 
   // The time to hand to Look(): one reading for a batch.
   TimePoint Now() const { return clock_->Now(); }
-  // Before file `number` is read. The first call looks, later ones every kEvery.
+  // Before file `number` is read. The first call looks, later ones every kEvery; all of them from
+  // the one on that found it changed.
   //   kDataLoss: the file itself has another size or time than when it was opened.
   Status Look(std::size_t number, TimePoint now) const;
 

@@ -20,6 +20,12 @@ FrameHeader ReplyTo(const FrameHeader& frame, std::uint16_t flags = 0) {
   return {.kind = kReply, .flags = flags, .request = frame.request};
 }
 
+// A program's transfer that finds no room may come again, like a write that is too far ahead.
+Status MayComeAgain(const Status& status) {
+  if (status.code() != StatusCode::kUnavailable) return status;
+  return ResourceExhausted("{}", Message(status));
+}
+
 }  // namespace
 
 TimePoint ProgramRequests::TransferDeadline(std::uint64_t bytes) const {
@@ -91,13 +97,9 @@ Status ProgramRequests::Execute(const FrameHeader& frame) {
   return Ok();
 }
 
-// A program's transfer that finds no room may come again, like a write that is too far ahead.
 Result<std::span<std::byte>> ProgramRequests::Receive(std::uint64_t bytes, std::uint64_t more) {
   const auto staging = memory_.Stage(bytes + more);
-  if (staging.status().code() == StatusCode::kUnavailable) {
-    return ResourceExhausted("{}", Message(staging.status()));
-  }
-  MUSTER_TRY(staging.status());
+  MUSTER_TRY(MayComeAgain(staging.status()));
   broken_ = channel_.ReadPayload(staging->first(bytes), TransferDeadline(bytes));
   MUSTER_TRY(broken_);
   return *staging;
@@ -137,12 +139,13 @@ Status ProgramRequests::ReadLocal(std::span<const ReadEntry> entries) {
   std::vector<ReadMark> marks;
   marks.reserve(entries.size());
   for (const ReadEntry& entry : entries) {
-    MUSTER_TRY_ASSIGN(const auto ids, memory_.LocalIds(entry.ids_offset, entry.ids));
+    const auto ids = memory_.LocalIds(entry.ids_offset, entry.ids);
+    MUSTER_TRY(MayComeAgain(ids.status()));
     MUSTER_TRY(memory_.WithArena(
         entry.values_offset, entry.bytes, kAlign, [&](std::span<std::byte> into) -> Status {
           MUSTER_TRY_ASSIGN(
               const ReadMark mark,
-              space_->Read(entry.shard, entry.slot, entry.access == 1, ids, into,
+              space_->Read(entry.shard, entry.slot, entry.access == 1, *ids, into,
                            entry.copied == 1 ? ReadBy::kAnother : ReadBy::kThisProcessor));
           marks.push_back(mark);
           return Ok();

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "common/base/time_left.h"
 #include "common/base/words.h"
 #include "common/data/pipeline/element_ops.h"
 #include "common/data/pipeline/iterator.h"
@@ -93,9 +94,8 @@ std::optional<std::vector<data::Element>> StepReader::State::Step() {
   const auto here = [](const auto& element) { return element.has_value(); };
   bool go_on = std::any_of(elements.begin(), elements.end(), here);
   if (session) {
-    const InputLink::Report all =
-        session->agree({.has_data = go_on, .columns = columns, .error = failed},
-                       std::chrono::steady_clock::now() + plan->workers.patience);
+    const InputLink::Report all = session->agree(
+        {.has_data = go_on, .columns = columns, .error = failed}, After(plan->workers.patience));
     if (!failed) failed = all.error;
     if (!columns) columns = all.columns;
     go_on = all.has_data;

@@ -2,9 +2,11 @@
 #include <algorithm>
 #include <deque>
 #include <map>
+#include <span>
 
 #include "common/base/mutex.h"
 #include "common/base/split_mix.h"
+#include "common/data/pipeline/element_ops.h"
 #include "common/data/pipeline/nodes.h"
 
 namespace muster::data {
@@ -40,12 +42,26 @@ class Store {
   std::deque<std::uint64_t> order_ MUSTER_GUARDED_BY(mutex_);  // the oldest first
 };
 
+// A copy: what is done to an element must not reach what is kept.
+Item CopyOf(const Element& element) {
+  MUSTER_TRY_ASSIGN(Element copy, Copy(element));
+  return copy;
+}
+
 class FromStore final : public NodeIterator {
  public:
   explicit FromStore(Elements elements) : elements_(std::move(elements)) {}
   Item Next() override {
     if (next_ == elements_->size()) return std::nullopt;
-    return (*elements_)[next_++];
+    return CopyOf((*elements_)[next_++]);
+  }
+  // Stacking copies already.
+  Item NextBatch(std::int64_t rows) override {
+    const std::size_t first = next_;
+    next_ += std::min(static_cast<std::size_t>(rows), elements_->size() - next_);
+    if (next_ == first) return std::nullopt;
+    MUSTER_TRY_ASSIGN(Element batch, Stack(std::span(*elements_).subspan(first, next_ - first)));
+    return batch;
   }
   Result<std::int64_t> Skip(std::int64_t count) override {
     const std::size_t before = next_;
@@ -65,10 +81,10 @@ class IntoStore final : public NodeIterator {
   Item Next() override {
     MUSTER_TRY_ASSIGN(std::optional<Element> element, input_->Next());
     if (element && whole_) {
-      elements_.push_back(*element);
-    } else if (whole_) {
-      store_->Keep(key_, std::move(elements_));
+      elements_.push_back(*std::move(element));
+      return CopyOf(elements_.back());
     }
+    if (whole_) store_->Keep(key_, std::move(elements_));
     return element;
   }
   // A pass with a gap is not kept: the next one is.

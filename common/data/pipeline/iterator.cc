@@ -8,7 +8,9 @@
 #include <xxhash.h>
 
 #include "common/base/mutex.h"
+#include "common/base/scheduler.h"
 #include "common/base/words.h"
+#include "common/data/pipeline/nodes.h"
 
 namespace muster::data {
 namespace {
@@ -101,7 +103,7 @@ struct Iterator::State {
   std::optional<Item> Await(std::optional<std::chrono::steady_clock::time_point> deadline) {
     if (!asker.joinable()) {
       if (!deadline) return root->Next();
-      asker = std::thread([this] { Ask(); });
+      if (const Status none = StartThread(asker, [this] { Ask(); }); !none.ok()) return Item(none);
     }
     const MutexLock lock(mutex);
     asked = true;
@@ -228,8 +230,11 @@ std::uint64_t Iterator::pass() const { return state_->place.pass; }
 bool WaitFor(const std::stop_token& stop, std::chrono::nanoseconds length) {
   Mutex mutex;
   std::condition_variable_any never;
+  const auto now = std::chrono::steady_clock::now();
+  // Somebody's "for ever" may be later than the clock goes.
+  const auto until = length < TimePoint::max() - now ? now + length : TimePoint::max();
   const MutexLock lock(mutex);
-  never.wait_for(mutex, stop, length, [] { return false; });
+  never.wait_until(mutex, stop, until, [] { return false; });
   return !stop.stop_requested();
 }
 

@@ -47,7 +47,7 @@ class Iterator {
   // The next element; nothing at the end, again and again. An error of the pipeline is final: it
   // stands at its element's place and is given again. A position restored from before it tries that
   // element once more.
-  //   kCancelled: Cancel().
+  //   kCancelled: Cancel().  kResourceExhausted: no thread can be had for a step that needs one.
   Item Next();
   // The same with a limit.
   //   kDeadlineExceeded: not there yet. The element is not lost: the next call gets it.

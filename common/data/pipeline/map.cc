@@ -49,7 +49,11 @@ class ParallelMap final : public NodeIterator {
 
   Item Next() override {
     if (threads_.empty()) {
-      for (int i = 0; i < parallel_; ++i) threads_.emplace_back([this] { Work(); });
+      for (int i = 0; i < parallel_; ++i) {
+        std::thread thread;
+        MUSTER_TRY(StartThread(thread, [this] { Work(); }));
+        threads_.push_back(std::move(thread));
+      }
     }
     const MutexLock lock(mutex_);
     const bool ready = filled_.wait(mutex_, stop_.token(), [this]() MUSTER_REQUIRES(mutex_) {

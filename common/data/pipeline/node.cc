@@ -3,11 +3,16 @@
 #include <algorithm>
 #include <random>
 #include <stdexcept>
+#include <system_error>
+#include <thread>
+#include <utility>
 
 #include <xxhash.h>
 
 #include "common/base/split_mix.h"
 #include "common/data/pipeline/element_ops.h"
+#include "common/data/pipeline/nodes.h"
+#include "common/process/no_more.h"
 
 namespace muster::data {
 namespace {
@@ -87,6 +92,16 @@ IteratorContext NestedContext(const IteratorContext& outer, const Node& inner, s
 std::uint64_t DrawSeed() {
   std::random_device device;
   return (std::uint64_t{device()} << 32) | device();
+}
+
+// An exception would end the process where it is a thread of the pipeline that starts another.
+Status StartThread(std::thread& thread, std::function<void()> work) {
+  try {
+    thread = std::thread(std::move(work));
+  } catch (const std::system_error& error) {
+    return process::NoMore(error.code().value(), "a thread that reads a dataset");
+  }
+  return Ok();
 }
 
 Status FromException(const std::exception& error, const std::string& where) {

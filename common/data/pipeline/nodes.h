@@ -3,9 +3,11 @@
 #pragma once
 
 #include <condition_variable>
+#include <functional>
 #include <mutex>
 #include <stop_token>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "common/data/pipeline/node.h"
@@ -78,6 +80,9 @@ class LinkedStop {
   std::stop_source source_;
   std::stop_callback<Stop> link_;
 };
+
+// Starts a thread of the pipeline.  kResourceExhausted: there is no further one. node.cc
+Status StartThread(std::thread& thread, std::function<void()> work);
 
 inline Status Stopped() { return Cancelled("the iterator was destroyed or cancelled"); }
 

@@ -23,7 +23,7 @@ class Prefetch final : public NodeIterator {
   }
 
   Item Next() override {
-    if (!thread_.joinable()) thread_ = std::thread([this] { Work(); });
+    if (!thread_.joinable()) MUSTER_TRY(StartThread(thread_, [this] { Work(); }));
     const MutexLock lock(mutex_);
     const auto some = [this]() MUSTER_REQUIRES(mutex_) { return !ready_.empty(); };
     if (!filled_.wait(mutex_, stop_.token(), some)) return Stopped();

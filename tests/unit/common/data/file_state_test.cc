@@ -157,6 +157,8 @@ TEST_CASE("an open file is looked at every two seconds, one that was moved over 
     CHECK(watch.Look(0, watch.Now()).ok());
     clock.Advance(Millis(1));
     CHECK(watch.Look(0, watch.Now()).code() == StatusCode::kDataLoss);
+    // Whoever asks next is not told that all is well.
+    CHECK(watch.Look(0, watch.Now()).code() == StatusCode::kDataLoss);
   }
   SECTION("replaced") {
     std::filesystem::rename(files.Write("b.csv", "a\n1\n2\n"), path);

@@ -3,6 +3,7 @@
 #include <array>
 #include <atomic>
 #include <cstring>
+#include <future>
 #include <random>
 #include <thread>
 
@@ -62,6 +63,22 @@ class Wild {
     return Ask(
         MakeHeader(verb, ++request_, {.closure = ClosureId(1), .attempt = Attempt(1), .flush = 1}),
         meta, payload);
+  }
+  // Begins a write of so many bytes, a multiple of 16, and sends half of them.
+  void WriteHalf(std::uint64_t bytes) {
+    const WriteEntry entry{.shard = 0, .op = 1, .bytes = bytes};
+    std::array<std::byte, net::kHeaderBytes> raw{};
+    net::FrameHeader header =
+        MakeHeader(ProgramVerb::kWrite, 1, {.closure = ClosureId(1), .flush = 1});
+    header.meta_bytes = sizeof(entry);
+    header.meta_crc = Crc32c(std::as_bytes(std::span(&entry, 1)));
+    header.payload_bytes = bytes;
+    net::EncodeHeader(header, raw);
+    const std::vector<std::byte> half(bytes / 2);
+    std::array<iovec, 3> parts = {PartOf(std::span<const std::byte>(raw)),
+                                  PartOf(std::as_bytes(std::span(&entry, 1))),
+                                  PartOf(std::span<const std::byte>(half))};
+    REQUIRE(net::WriteAll(channel_->link(), channel_->clock(), parts, testing::Soon()).ok());
   }
 
  private:
@@ -157,30 +174,52 @@ TEST_CASE("a client that ends in the middle of a write set has written nothing",
           "[ps_server][unit]") {
   ProgramCluster cluster(1);
   const auto client = cluster.Client();
-  const VariableHandle w = MakeFloats(*client, {1, 2, 3});
+  const VariableHandle w = MakeFloats(*client, {1, 2, 3, 4});
   {
     Wild wild(cluster);
-    const WriteEntry entry{.shard = 0, .op = 1, .bytes = 12};
-    std::array<std::byte, net::kHeaderBytes> raw{};
-    net::FrameHeader header =
-        MakeHeader(ProgramVerb::kWrite, 1, {.closure = ClosureId(1), .flush = 1});
-    header.meta_bytes = sizeof(entry);
-    header.meta_crc = Crc32c(OneOf(entry));
-    header.payload_bytes = 16;
-    net::EncodeHeader(header, raw);
-    const std::array<std::byte, 8> half{};
-    std::array<iovec, 3> parts = {PartOf(std::span<const std::byte>(raw)), PartOf(OneOf(entry)),
-                                  PartOf(std::span<const std::byte>(half))};
-    REQUIRE(
-        net::WriteAll(wild.channel().link(), wild.channel().clock(), parts, testing::Soon()).ok());
+    wild.WriteHalf(16);
   }
   REQUIRE(testing::Eventually([&] { return cluster.server(0).links().connections_now == 1; }));
 
-  CHECK(ReadAll<float>(*client, w) == std::vector<float>{1, 2, 3});
+  CHECK(ReadAll<float>(*client, w) == std::vector<float>{1, 2, 3, 4});
   WriteSet own(ClosureId(1), Attempt(1));
-  REQUIRE(own.Update(w, ElementOp::kAssign, {Raw(std::vector<float>{4, 5, 6})}).ok());
+  REQUIRE(own.Update(w, ElementOp::kAssign, {Raw(std::vector<float>{5, 6, 7, 8})}).ok());
   REQUIRE(client->Flush(own).ok());
-  CHECK(ReadAll<float>(*client, w) == std::vector<float>{4, 5, 6});
+  CHECK(ReadAll<float>(*client, w) == std::vector<float>{5, 6, 7, 8});
+}
+
+TEST_CASE("rows whose ids find the stage memory full are read when there is room",
+          "[ps_server][unit]") {
+  const LinkMode link = GENERATE(LinkMode::kLocal, LinkMode::kTcp);
+  std::atomic<bool> full{false};
+  PsServer::Options options;
+  options.stage_budget_bytes = 2 << 20;
+  options.quiet_limit = Millis(60'000);
+  options.stage_timeout = Millis(50);
+  options.on_warning = [&](const std::string& line) {
+    if (line.find("more by --stage-budget") != std::string::npos) full = true;
+  };
+  ProgramCluster cluster(1, options);
+  const auto client = cluster.Client(link);
+  const VariableHandle w = MakeFloats(*client, std::vector<float>(250'000));
+  auto holder = std::make_unique<Wild>(cluster);
+  holder->WriteHalf(1'000'000);
+
+  const std::vector<std::int64_t> ids(20'000, 7);
+  std::vector<float> into(ids.size(), 1);
+  auto read = std::async(std::launch::async, [&] {
+    const ReadRequest rows{
+        .variable = w, .rows = true, .ids = ids, .into = std::as_writable_bytes(std::span(into))};
+    return client->Read(std::span(&rows, 1));
+  });
+  const bool told = testing::Eventually([&] { return full.load(); });
+  holder.reset();
+
+  const Status status = read.get();
+  CHECK(told);
+  INFO(ToString(status));
+  CHECK(status.ok());
+  CHECK(into == std::vector<float>(ids.size()));
 }
 
 TEST_CASE("a killed parameter server is named to all who use it, at once", "[ps_client][unit]") {

@@ -235,6 +235,18 @@ TEST_CASE("infinite data needs no agreement, finite data one a step", "[spec][IN
   CHECK(rounds(dataset::range(10).batch(2), 20) == 5 + 1);
 }
 
+TEST_CASE("workers may wait for each other without an end", "[input][unit]") {
+  const auto steps = on_workers<Steps>(2, 1, [](Strategy& strategy, const InputWorkers& workers) {
+    InputWorkers patient = workers;
+    patient.patience = std::chrono::milliseconds::max();
+    return steps_of(
+        experimental_distribute_dataset(strategy, dataset::range(4).batch(2), {}, patient));
+  });
+
+  CHECK(of_replica(steps[0], 0) == std::vector<Numbers>{{0}, {2}});
+  CHECK(of_replica(steps[1], 0) == std::vector<Numbers>{{1}, {3}});
+}
+
 TEST_CASE("every element goes to one replica, whatever their number", "[input][unit]") {
   for (const int count : {1, 2, 3}) {
     for (const int replicas : {1, 2, 3}) {

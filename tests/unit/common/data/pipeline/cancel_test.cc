@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "tests/support/catch.h"
+#include "tests/support/no_threads.h"
 #include "tests/unit/common/data/pipeline/pipelines.h"
 
 namespace muster::data::testing {
@@ -219,6 +220,50 @@ TEST_CASE("each thread of a pipeline is made known", "[pipeline][unit]") {
   (void)testing::AllNumbers(Pipeline::Range(50).Map(Times(2), Parallel(3)).Prefetch(2), options);
 
   CHECK(threads == 4);
+}
+
+TEST_CASE("a host that starts no more threads is an error of the step that needs one",
+          "[pipeline][unit]") {
+  Pipeline::InterleaveOptions ahead;
+  ahead.parallel = true;
+  for (const Pipeline& pipeline :
+       {Range(9).Prefetch(1), Range(9).Map(Times(2), Parallel(2)),
+        Range(9).Interleave(testing::TenOf(), ahead), Range(9).Prefetch(1).Batch(2)}) {
+    auto iterator = Open(pipeline);
+    Status none;
+    {
+      const muster::testing::NoThreads full;
+      none = iterator->Next().status();
+    }
+    CHECK(none.code() == StatusCode::kResourceExhausted);
+    CHECK(testing::Mentions(none, "a thread that reads a dataset: "));
+    CHECK(iterator->Next().status().code() == none.code());
+    CHECK(Open(pipeline)->Next().ok());
+  }
+
+  auto iterator = Open(Range(9));
+  Status none;
+  {
+    const muster::testing::NoThreads full;
+    none = iterator->Next(SteadyClock::now() + 30s).status();
+  }
+  CHECK(none.code() == StatusCode::kResourceExhausted);
+}
+
+TEST_CASE("a wait for ever lasts until it is stopped", "[pipeline][unit]") {
+  Counter begun;
+  std::stop_source source;
+  bool slept = true;
+  std::thread waiter([&] {
+    begun.Add();
+    slept = WaitFor(source.get_token(), std::chrono::nanoseconds::max());
+  });
+  REQUIRE(begun.Reaches(1));
+
+  source.request_stop();
+  waiter.join();
+
+  CHECK_FALSE(slept);
 }
 
 // Not a test of this run: what docs/input.md tells. pipeline_test '[.benchmark]'

@@ -1,4 +1,5 @@
 #include <atomic>
+#include <cstring>
 #include <set>
 #include <stdexcept>
 
@@ -188,6 +189,23 @@ TEST_CASE("a cache that each opening fills with another order keeps the last one
       std::count_if(made.begin(), made.end(), [](const auto& number) { return !number.expired(); });
   CHECK(held > 0);
   CHECK(held <= 6);
+}
+
+TEST_CASE("what is done to an element does not reach what a cache holds", "[pipeline][unit]") {
+  const Pipeline cached = Range(6).Batch(2).Cache();
+  for (int pass = 0; pass < 3; ++pass) {
+    auto iterator = Open(cached);
+    Batches seen;
+    for (Item item = iterator->Next(); item.ok() && item->has_value(); item = iterator->Next()) {
+      seen.push_back(RowsOf(**item));
+      Column& column = (*item)->columns.at(0);
+      std::memset(Writable(column), 0xff, column.bytes());
+    }
+    CHECK(seen == Batches{{0, 1}, {2, 3}, {4, 5}});
+  }
+
+  // The same where a later step takes several at a time.
+  CHECK(All(Range(5).Cache().Batch(4).Repeat(2)) == Batches{{0, 1, 2, 3}, {4}, {0, 1, 2, 3}, {4}});
 }
 
 TEST_CASE("what a cache holds is computed once", "[pipeline][unit]") {
