@@ -173,9 +173,7 @@ TEST_CASE("A process that comes when the others have done all is nobody's failur
                                                      {1, cluster.at({"worker", 1}).launched}};
     cluster.RestartCoordinator();
     for (const auto& [worker, launch] : launched) {
-      FakeDaemon& daemon = cluster.Join({"worker", worker});
-      daemon.launched = launch;
-      daemon.LaunchedProcess(static_cast<std::uint32_t>(worker), v1::LaunchEvent::KIND_STARTED);
+      (void)cluster.Back(worker, launch);
     }
     (void)cluster.Join({"worker", 2}, "boot-2");
     cluster.Pass(Millis(30'000));
@@ -240,9 +238,7 @@ TEST_CASE("A process that failed is not replaced by another coordinator either w
 
   (void)cluster.Join({"worker", 1});
   for (const auto& [worker, launch] : launched) {
-    FakeDaemon& daemon = cluster.Join({"worker", worker});
-    daemon.launched = launch;
-    daemon.LaunchedProcess(static_cast<std::uint32_t>(worker), v1::LaunchEvent::KIND_STARTED);
+    (void)cluster.Back(worker, launch);
   }
   cluster.Pass(Millis(25'000));
 
@@ -261,9 +257,7 @@ TEST_CASE("What an elastic job fails by is known to another coordinator, however
   REQUIRE(cluster.job().state() == v1::JOB_STATE_RUNNING);
   cluster.RestartCoordinator();
 
-  FakeDaemon& daemon = cluster.Join({"worker", 0});
-  daemon.launched = launched;
-  daemon.LaunchedProcess(0, v1::LaunchEvent::KIND_STARTED);
+  FakeDaemon& daemon = cluster.Back(0, launched);
   cluster.Settle();
   const auto stops = std::ranges::count_if(
       daemon.commands, [](const v1::Command& command) { return command.has_stop_launch(); });

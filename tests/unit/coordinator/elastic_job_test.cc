@@ -134,9 +134,7 @@ TEST_CASE("A lost worker that is back with its process makes the latest one leav
   (void)cluster.Join({"worker", 2});
   REQUIRE(cluster.Running() == 2);
 
-  FakeDaemon& back = cluster.Join({"worker", 1});
-  back.launched = launched;
-  back.LaunchedProcess(1, v1::LaunchEvent::KIND_STARTED);
+  (void)cluster.Back(1, launched);
   cluster.Settle();
 
   CHECK(cluster.Running() == 3);
@@ -156,9 +154,7 @@ TEST_CASE("A process that is one too many is asked again where its worker has mi
   cluster.Kill({"worker", 1});
   cluster.Pass(Millis(5'000));
   (void)cluster.Join({"worker", 2});
-  FakeDaemon& back = cluster.Join({"worker", 1});
-  back.launched = launched;
-  back.LaunchedProcess(1, v1::LaunchEvent::KIND_STARTED);
+  (void)cluster.Back(1, launched);
   cluster.Settle();
   REQUIRE(cluster.Running() == 3);
 
@@ -195,9 +191,7 @@ TEST_CASE("Another coordinator tells each process of an elastic job who is there
   cluster.RestartCoordinator();
 
   for (const auto& [worker, launch] : launched) {
-    FakeDaemon& daemon = cluster.Join({"worker", worker});
-    daemon.launched = launch;
-    daemon.LaunchedProcess(static_cast<std::uint32_t>(worker), v1::LaunchEvent::KIND_STARTED);
+    (void)cluster.Back(worker, launch);
     cluster.Settle();
   }
   CHECK(cluster.Known(0).size() == 2);
@@ -351,9 +345,7 @@ TEST_CASE("How a worker's daemon ended is not taken for how its process did by a
   REQUIRE(cluster.Task(1).state() == "ended");
   cluster.RestartCoordinator();
 
-  FakeDaemon& daemon = cluster.Join({"worker", 0});
-  daemon.launched = launched;
-  daemon.LaunchedProcess(0, v1::LaunchEvent::KIND_STARTED);
+  (void)cluster.Back(0, launched);
   (void)cluster.Join({"worker", 1}, "boot-2");
   (void)cluster.Join({"worker", 2}, "boot-2");
   cluster.Pass(Millis(25'000));
@@ -372,10 +364,8 @@ TEST_CASE("A coordinator that is started again finds the processes of an elastic
   cluster.RestartCoordinator();
   // One has its process still, one's has ended, one does not come back.
   for (const int i : {0, 1}) {
-    FakeDaemon& daemon = cluster.Join({"worker", i});
-    daemon.launched = launched[i];
+    FakeDaemon& daemon = cluster.Back(i, launched[i]);
     const auto place = static_cast<std::uint32_t>(i);
-    daemon.LaunchedProcess(place, v1::LaunchEvent::KIND_STARTED);
     if (i == 1) daemon.LaunchedProcess(place, kProcessExited, 0, SIGKILL);
     cluster.Settle();
   }

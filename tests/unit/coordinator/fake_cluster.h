@@ -105,6 +105,16 @@ class Cluster {
     Settle();
     return *daemon;
   }
+  // That worker again, with the process of its number that it was asked to start before. `tells`:
+  // it says so.
+  FakeDaemon& Back(int worker, const v1::StartLaunch& launched, bool tells = true) {
+    FakeDaemon& back = Join({"worker", worker});
+    back.launched = launched;
+    if (tells) {
+      back.LaunchedProcess(static_cast<std::uint32_t>(worker), v1::LaunchEvent::KIND_STARTED);
+    }
+    return back;
+  }
   void JoinAll(int ps, int workers, const std::string& boot_id = "boot-1") {
     for (int i = 0; i < ps; ++i) (void)Join({"ps", i}, boot_id);
     for (int i = 0; i < workers; ++i) (void)Join({"worker", i}, boot_id);

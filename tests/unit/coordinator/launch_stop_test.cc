@@ -34,12 +34,7 @@ class Stopping : public Cluster {
   }
   // The same worker, and it tells what it has.
   FakeDaemon& Back(int worker, bool tells = true) {
-    FakeDaemon& back = Join({"worker", worker});
-    back.launched = launched[worker];
-    if (tells) {
-      back.LaunchedProcess(static_cast<std::uint32_t>(worker), v1::LaunchEvent::KIND_STARTED);
-    }
-    return back;
+    return Cluster::Back(worker, launched[worker], tells);
   }
   void EndAsked(int worker) {
     at({"worker", worker})

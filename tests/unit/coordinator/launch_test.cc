@@ -273,9 +273,7 @@ TEST_CASE("A worker that comes back with processes of an earlier launch is told 
   REQUIRE(cluster.State() == v1::JOB_STATE_RUNNING);
   CHECK(cluster.job().launch().tasks(1).worker().index() == 2);
 
-  FakeDaemon& back = cluster.Join({"worker", 1});
-  back.launched = first;
-  back.LaunchedProcess(1, v1::LaunchEvent::KIND_STARTED);
+  FakeDaemon& back = cluster.Back(1, first);
   REQUIRE(cluster.Stops(1) == 1);
   CHECK(back.commands.back().stop_launch().launch() == first.launch());
   CHECK(cluster.State() == v1::JOB_STATE_RUNNING);
@@ -435,9 +433,7 @@ TEST_CASE("A lost worker that is back while the others end is told to end its pr
   cluster.Pass(Millis(1'000));
   REQUIRE(cluster.Stops(0) == 1);
 
-  FakeDaemon& back = cluster.Join({"worker", 1});
-  back.launched = launched;
-  back.LaunchedProcess(1, v1::LaunchEvent::KIND_STARTED);
+  FakeDaemon& back = cluster.Back(1, launched);
 
   REQUIRE(cluster.Stops(1) == 1);
   CHECK(back.commands.back().stop_launch().launch() == launched.launch());
@@ -454,9 +450,7 @@ TEST_CASE("A worker that comes with processes of a launch that did not come abou
   cluster.RestartCoordinator();
 
   // Another launch has to begin, and may do without this worker.
-  FakeDaemon& back = cluster.Join({"worker", 0});
-  back.launched = begun;
-  back.LaunchedProcess(0, v1::LaunchEvent::KIND_STARTED);
+  FakeDaemon& back = cluster.Back(0, begun);
 
   REQUIRE(cluster.Stops(0) == 1);
   CHECK(back.commands.back().stop_launch().launch() == begun.launch());
