@@ -42,7 +42,12 @@ std::string CacheDirectory(const DaemonConfig& config) {
   if (!given.empty()) return given;
   if (!config.state_dir.empty()) return config.state_dir + "/cache";
   const Environment environment = ProcessEnvironment();
-  if (const auto cache = environment("CACHE_DIRECTORY"); cache && !cache->empty()) return *cache;
+  if (const auto cache = environment("CACHE_DIRECTORY"); cache && !cache->empty()) {
+    // A unit with DynamicUser= has a link there, which systemd made.
+    std::error_code error;
+    const std::filesystem::path folder = std::filesystem::canonical(*cache, error);
+    return error ? *cache : folder.string();
+  }
   if (const auto cache = environment("XDG_CACHE_HOME"); cache && !cache->empty()) {
     return *cache + "/muster";
   }
@@ -177,6 +182,8 @@ Result<std::unique_ptr<WorkerDaemon>> WorkerDaemon::Start(Daemon& daemon, GrpcSe
   return worker;
 }
 
+// Nothing goes to the coordinator before Start() has looked whether executors can be started; the
+// caches are tidied from the beginning.
 WorkerDaemon::WorkerDaemon(Daemon& daemon, GrpcServer& grpc, worker::WorkerCore::Options options,
                            Places places)
     : daemon_(daemon),

@@ -89,11 +89,13 @@ TEST_CASE("a worker believes no cache that others may write into", "[cluster]") 
   const TempFolder folder;
   const std::string token = folder.Write("token", "0123456789abcdef0123456789abcdef\n");
   REQUIRE(::chmod(token.c_str(), 0600) == 0);
+  const std::vector<std::string> flags{
+      "--task",        "worker:0",    "--listen",     "127.0.0.1:0",
+      "--coordinator", "127.0.0.1:1", "--token-file", token};
   const auto start = [&](const std::string& cache) {
-    return RunProgram("muster-worker",
-                      {"--task", "worker:0", "--listen", "127.0.0.1:0", "--coordinator",
-                       "127.0.0.1:1", "--token-file", token, "--cache-dir", cache},
-                      {}, seconds(20));
+    std::vector<std::string> all = flags;
+    all.insert(all.end(), {"--cache-dir", cache});
+    return RunProgram("muster-worker", all, {}, seconds(20));
   };
   const std::string open = folder / "open";
   REQUIRE(::mkdir(open.c_str(), 0700) == 0);
@@ -108,6 +110,10 @@ TEST_CASE("a worker believes no cache that others may write into", "[cluster]") 
   result = start(link);
   CHECK(result.code == 1);
   CHECK(result.err.find(link + " is a link") != std::string::npos);
+  // One that a unit with DynamicUser= has is systemd's; what is looked at is the folder.
+  result = RunProgram("muster-worker", flags, {{"CACHE_DIRECTORY", link}}, seconds(20));
+  CHECK(result.code == 1);
+  CHECK(result.err.find("cache folder: " + open + " has mode 777") != std::string::npos);
 
   // Why the folder above it cannot be made, not that it is missing.
   result = start("/sys/muster/cache");
