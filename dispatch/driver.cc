@@ -35,14 +35,14 @@ Status Driver::Connect(const std::string& task, Incarnation incarnation, net::Li
   return core_->Connect(task, incarnation, kind, address, deadline);
 }
 
-void Driver::Disconnect(const std::string& task, const Status& why) {
-  core_->Disconnect(task, why);
+void Driver::Disconnect(const std::string& task, const Status& why, Incarnation last) {
+  core_->Disconnect(task, why, last);
 }
 
 ClosureDispatcher::Crash Driver::Crashed(const std::string& task, const std::string& how,
-                                         Suspects::Cause cause,
-                                         std::span<const ClosureId> running) {
-  return core_->Crashed(task, how, cause, running);
+                                         Suspects::Cause cause, std::span<const ClosureId> running,
+                                         Incarnation last) {
+  return core_->Crashed(task, how, cause, running, last);
 }
 
 void Driver::SetPace(Pace pace) { core_->SetPace(pace); }

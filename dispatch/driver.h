@@ -84,6 +84,8 @@ class DriverWatcher {
 
 class Driver {
  public:
+  static constexpr Incarnation kAnyExecutor{~std::uint64_t{0}};
+
   struct Options {
     ClosureDispatcher::Options dispatch = {};
     // The token is the job's key.
@@ -96,8 +98,10 @@ class Driver {
     // `most_start_delay` at most, if that is not 0.
     std::chrono::milliseconds start_delay{0};
     std::chrono::milliseconds most_start_delay{0};
-    // A link has broken and its closures are in the queue again; on some thread, without locks.
-    std::function<void(const std::string& task, const Status& why)> on_lost = {};
+    // The link to this executor has broken and its closures are in the queue again; on some thread,
+    // without locks, when the task may have another one already.
+    std::function<void(const std::string& task, Incarnation incarnation, const Status& why)>
+        on_lost = {};
     // Outlives the driver.
     DriverWatcher* watcher = nullptr;
   };
@@ -110,11 +114,13 @@ class Driver {
   //   kAlreadyExists: the task has a link.
   Status Connect(const std::string& task, Incarnation incarnation, net::LinkKind kind,
                  const std::string& address, TimePoint deadline);
-  // Ends a link; its closures go to others.
-  void Disconnect(const std::string& task, const Status& why);
-  // The verdict about an executor that has ended; see ClosureDispatcher::CrashWorker.
+  // Ends a link; its closures go to others. That of a later executor than `last` stays.
+  void Disconnect(const std::string& task, const Status& why, Incarnation last = kAnyExecutor);
+  // The verdict about an executor that has ended; see ClosureDispatcher::CrashWorker. Nothing, if a
+  // later one than `last` has closures by now: what that one ran is known no more.
   ClosureDispatcher::Crash Crashed(const std::string& task, const std::string& how,
-                                   Suspects::Cause cause, std::span<const ClosureId> running = {});
+                                   Suspects::Cause cause, std::span<const ClosureId> running = {},
+                                   Incarnation last = kAnyExecutor);
   // See ClosureDispatcher::set_draining() and set_paused().
   enum class Pace { kFree, kDrain, kPause };
   void SetPace(Pace pace);

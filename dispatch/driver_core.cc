@@ -211,8 +211,12 @@ void DriverCore::LookAtPeers() {
   }
 }
 
+// One turn of whoever leads; what it waits for may have come by the end of it, or of its beginning.
 void DriverCore::Lead(TimePoint deadline, net::Spinner* spinner) {
-  PumpAndFlush();
+  const bool had_failed = dispatcher_.failed();
+  PumpAndFlush(true);
+  // For want of workers, just now: that may be what is waited for, and nothing else might come.
+  if (dispatcher_.failed() != had_failed) return;
   LookAtPeers();
   deadline = std::min(deadline, dispatcher_.next_timer());
   mutex_.unlock();
@@ -223,7 +227,7 @@ void DriverCore::Lead(TimePoint deadline, net::Spinner* spinner) {
   }
   mutex_.lock();
   ReadAll();
-  PumpAndFlush();
+  PumpAndFlush(true);
 }
 
 // Takes what has come on the leader's links. The lock is held for a frame at a time.
@@ -270,7 +274,9 @@ void DriverCore::DropBroken() {
   changed_.notify_all();
   if (!options_.on_lost) return;
   mutex_.unlock();
-  for (const std::shared_ptr<Peer>& peer : gone) options_.on_lost(peer->task, peer->broken);
+  for (const std::shared_ptr<Peer>& peer : gone) {
+    options_.on_lost(peer->task, peer->incarnation, peer->broken);
+  }
   mutex_.lock();
 }
 
@@ -361,9 +367,9 @@ void DriverCore::OnJoined(const Peer& peer) {
   dispatcher_.HoldWorker(peer.handle, now + delay);
 }
 
-void DriverCore::PumpAndFlush() {
+void DriverCore::PumpAndFlush(bool leads) {
   Pump();
-  FlushAll();
+  Flush(leads);
 }
 
 // Assignments go behind each link's frame in the making, and what was cancelled or released to all.
@@ -374,6 +380,7 @@ void DriverCore::Pump() {
                      if (options_.watcher != nullptr && ExecutionsOf(one.attempt) > 1) {
                        options_.watcher->OnGivenAgain(peer.task, one.closure);
                      }
+                     NoteWrittenTo(peer);
                      const bool full = peer.closures.Add({.closure = one.closure,
                                                           .attempt = one.attempt,
                                                           .function = one.function,
@@ -397,9 +404,14 @@ void DriverCore::Pump() {
     for (const ClosureId value : released) {
       batch.Add({.closure = value, .flags = kFlagRelease});
     }
+    NoteWrittenTo(*peer);
     const Status status = batch.QueueOn(*peer->link);
     if (!status.ok()) Break(*peer, status);
   }
+}
+
+void DriverCore::NoteWrittenTo(Peer& peer) {
+  if (!std::exchange(peer.written_to, true)) written_to_.push_back(&peer);
 }
 
 // The leader finds the link closed and drops it.
@@ -409,18 +421,22 @@ void DriverCore::Break(Peer& peer, const Status& why) {
   peer.link->ShutDown();
 }
 
-void DriverCore::FlushAll() {
-  for (const auto& [task, peer] : peers_) {
+// What a link did not take before is the leader's to send, which finds that there is room.
+void DriverCore::Flush(bool leads) {
+  for (Peer* const peer : written_to_) {
+    peer->written_to = false;
     Status status;
     if (!peer->closures.empty()) status = peer->closures.QueueOn(*peer->link);
     if (status.ok() && peer->link->unsent() > 0) {
       const auto all = peer->link->Flush();
       status = all.status();
-      // The leader may sleep without looking for room.
-      if (status.ok() && !*all) Wake();
+      // The leader may sleep without looking for room. It does not wake itself: it would go round
+      // and round until there is some.
+      if (status.ok() && !*all && !leads) Wake();
     }
     if (!status.ok()) Break(*peer, status);
   }
+  written_to_.clear();
 }
 
 // The driver's own thread: leads while nobody else has for a moment.

@@ -34,9 +34,10 @@ class DriverCore : public std::enable_shared_from_this<DriverCore> {
 
   Status Connect(const std::string& task, Incarnation incarnation, net::LinkKind kind,
                  const std::string& address, TimePoint deadline);
-  void Disconnect(const std::string& task, const Status& why);
+  void Disconnect(const std::string& task, const Status& why, Incarnation last);
   ClosureDispatcher::Crash Crashed(const std::string& task, const std::string& how,
-                                   Suspects::Cause cause, std::span<const ClosureId> running);
+                                   Suspects::Cause cause, std::span<const ClosureId> running,
+                                   Incarnation last);
   void SetPace(Driver::Pace pace);
 
   Result<ResultSlab::Slot> Schedule(std::uint32_t function, const KeptBytes& arguments,
@@ -77,6 +78,7 @@ class DriverCore : public std::enable_shared_from_this<DriverCore> {
     bool member = false;  // it has said its CREDIT
     std::unique_ptr<net::DuplexLink> link;
     Batch closures{Verb::kClosures};
+    bool written_to = false;  // it is in written_to_
     Incarnation incarnation{};
     Status broken;  // why; OK: it works
   };
@@ -95,10 +97,12 @@ class DriverCore : public std::enable_shared_from_this<DriverCore> {
       MUSTER_REQUIRES(mutex_);
   Status OnResults(Peer& peer, std::span<const std::byte> meta, const KeptBytes& payload)
       MUSTER_REQUIRES(mutex_);
-  // Gives out what may go, and cancels; then writes to the links.
-  void PumpAndFlush() MUSTER_REQUIRES(mutex_);
+  // Gives out what may go, and cancels; then writes to the links. A leader that sleeps is woken for
+  // what a link does not take at once; the leader itself, `leads`, looks for room anyhow.
+  void PumpAndFlush(bool leads = false) MUSTER_REQUIRES(mutex_);
   void Pump() MUSTER_REQUIRES(mutex_);
-  void FlushAll() MUSTER_REQUIRES(mutex_);
+  void Flush(bool leads) MUSTER_REQUIRES(mutex_);
+  void NoteWrittenTo(Peer& peer) MUSTER_REQUIRES(mutex_);
   void Break(Peer& peer, const Status& why) MUSTER_REQUIRES(mutex_);
   // Takes broken links out and tells; lets go of the lock to do so.
   void DropBroken() MUSTER_REQUIRES(mutex_);
@@ -130,6 +134,8 @@ class DriverCore : public std::enable_shared_from_this<DriverCore> {
   std::map<std::string, std::shared_ptr<Peer>> peers_ MUSTER_GUARDED_BY(mutex_);
   // By WorkerHandle::index; null: not there.
   std::vector<std::shared_ptr<Peer>> by_worker_ MUSTER_GUARDED_BY(mutex_);
+  // Between Pump() and Flush(): of a thousand one closure concerns one.
+  std::vector<Peer*> written_to_ MUSTER_GUARDED_BY(mutex_);
   bool peers_changed_ MUSTER_GUARDED_BY(mutex_) = true;
   bool leading_ MUSTER_GUARDED_BY(mutex_) = false;
   bool reader_leads_ MUSTER_GUARDED_BY(mutex_) = false;

@@ -55,10 +55,10 @@ Status DriverCore::Connect(const std::string& task, Incarnation incarnation, net
   return late;
 }
 
-void DriverCore::Disconnect(const std::string& task, const Status& why) {
+void DriverCore::Disconnect(const std::string& task, const Status& why, Incarnation last) {
   const MutexLock lock(mutex_);
   const auto found = peers_.find(task);
-  if (found == peers_.end()) return;
+  if (found == peers_.end() || found->second->incarnation > last) return;
   found->second->broken = why.ok() ? Cancelled("{} is not wanted any more", task) : why;
   DropBroken();
   Wake();
@@ -66,9 +66,11 @@ void DriverCore::Disconnect(const std::string& task, const Status& why) {
 
 ClosureDispatcher::Crash DriverCore::Crashed(const std::string& task, const std::string& how,
                                              Suspects::Cause cause,
-                                             std::span<const ClosureId> running) {
-  Disconnect(task, Unavailable("{} has ended by {}", task, how));
+                                             std::span<const ClosureId> running, Incarnation last) {
+  Disconnect(task, Unavailable("{} has ended by {}", task, how), last);
   const MutexLock lock(mutex_);
+  const auto next = peers_.find(task);
+  if (next != peers_.end() && next->second->member && next->second->incarnation > last) return {};
   ClosureDispatcher::Crash crash = dispatcher_.CrashWorker(task, how, cause, running);
   PumpAndFlush();
   changed_.notify_all();

@@ -78,7 +78,7 @@ Status Executor::Serve(std::span<const net::Listener> listeners) {
   return status;
 }
 
-Status Executor::Admit(const net::Hello& hello) {
+Result<std::uint64_t> Executor::Admit(const net::Hello& hello) {
   const auto subject = std::bit_cast<WireSubject>(hello.subject);
   if (subject.protocol != kProtocol) {
     return Unimplemented(
@@ -99,7 +99,7 @@ Status Executor::Admit(const net::Hello& hello) {
                    theirs.first, theirs.second, newest_.first, newest_.second);
   }
   newest_ = theirs;
-  return Ok();
+  return ++admitted_;
 }
 
 // The handshake's channel reads no byte of what follows: a driver says nothing before our WELCOME,
@@ -107,29 +107,31 @@ Status Executor::Admit(const net::Hello& hello) {
 void Executor::Welcome(net::Accepted accepted, net::LinkKind kind, net::Greeters::Guest& guest) {
   auto stream = std::make_shared<net::Stream>(std::move(accepted.fd));
   net::DuplexLink::Options link = options_.link;
-  Seniority seniority;
+  std::uint64_t number = 0;
+  const auto admit = [this, &number](const net::Hello& said) -> Status {
+    MUSTER_TRY_ASSIGN(number, Admit(said));
+    return Ok();
+  };
   {
     net::Channel channel(stream, kind, accepted.peer, {.meta_bytes = 4096, .payload_bytes = 0});
     const auto hello =
-        net::WelcomeClient(channel, options_.identity, channel.After(options_.handshake),
-                           [this](const net::Hello& said) { return Admit(said); });
+        net::WelcomeClient(channel, options_.identity, channel.After(options_.handshake), admit);
     if (!hello.ok() || !guest.Keep()) return;
-    const auto subject = std::bit_cast<WireSubject>(hello->subject);
-    seniority = {subject.epoch, subject.incarnation};
     link.payload_crc = kind == net::LinkKind::kTcp && hello->host_id != options_.identity.host_id;
   }
   TakeOver(
       std::make_unique<net::DuplexLink>(std::move(stream), kind, std::move(accepted.peer), link),
-      seniority);
+      number);
 }
 
-void Executor::TakeOver(std::unique_ptr<net::DuplexLink> link, Seniority seniority) {
+// Connections that have waited here for a long closure come out in any order: the last one counts.
+void Executor::TakeOver(std::unique_ptr<net::DuplexLink> link, std::uint64_t number) {
   net::Fd wake(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (!wake.valid()) return;
   const MutexLock session(session_mutex_);
   {
     const MutexLock lock(newest_mutex_);
-    if (seniority < newest_) return;
+    if (number < admitted_) return;
   }
   session_.reset();
   if (stopped_) return;

@@ -84,9 +84,11 @@ class Executor {
   Executor(Options options, const FunctionTable& functions, net::Fd wake);
   // The whole life of a connection before it is a session.
   void Welcome(net::Accepted accepted, net::LinkKind kind, net::Greeters::Guest& guest);
-  Status Admit(const net::Hello& hello);
-  // Ends the session that is there and begins one, unless a senior driver has come meanwhile.
-  void TakeOver(std::unique_ptr<net::DuplexLink> link, Seniority seniority);
+  // Its number among those that were let in.
+  Result<std::uint64_t> Admit(const net::Hello& hello);
+  // Ends the session that is there and begins one, unless another connection was let in meanwhile:
+  // of a senior driver, or of the same one, which then has given up the one before.
+  void TakeOver(std::unique_ptr<net::DuplexLink> link, std::uint64_t number);
 
   const Options options_;
   const FunctionTable& functions_;
@@ -100,6 +102,7 @@ class Executor {
 
   Mutex newest_mutex_;
   Seniority newest_ MUSTER_GUARDED_BY(newest_mutex_){0, 0};
+  std::uint64_t admitted_ MUSTER_GUARDED_BY(newest_mutex_) = 0;
   // Held through a takeover, which may wait for closures.
   Mutex session_mutex_;
   std::unique_ptr<ExecutorSession> session_ MUSTER_GUARDED_BY(session_mutex_);

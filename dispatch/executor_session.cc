@@ -216,7 +216,7 @@ void ExecutorSession::Watch() {
       options_.on_stuck(GoesOn(*deaf, options_.cancel_grace, "another one has failed"));
     }
     // A runner that is in a long closure cannot send what came before it.
-    Answer();
+    AnswerNow();
     if (unwatched) Lead(nullptr, SteadyClock::now() + kUnwatched);
     lock.lock();
     if (!unwatched) continue;
@@ -411,8 +411,22 @@ Status ExecutorSession::QueueResults() {
 void ExecutorSession::Answer() {
   MutexLock results(results_mutex_);
   if (results_.empty()) return;
-  Status status = QueueResults();
+  const Status status = QueueResults();
   results.unlock();
+  SendQueued(status);
+}
+
+// A runner that waits for room has the lock, and sends everything itself. Without the watcher
+// nobody would hear meanwhile what the driver cancels, or notice that it stands still.
+void ExecutorSession::AnswerNow() {
+  if (!results_mutex_.try_lock()) return;
+  const bool any = !results_.empty();
+  const Status status = any ? results_.QueueOn(*link_) : Ok();
+  results_mutex_.unlock();
+  if (any && status.code() != StatusCode::kResourceExhausted) SendQueued(status);
+}
+
+void ExecutorSession::SendQueued(Status status) {
   if (status.ok()) {
     const auto all = link_->Flush();
     status = all.status();

@@ -1,6 +1,6 @@
 // One driver's time with an executor: its link, the closures that wait, the threads that run them.
 //
-// Threading: the constructor starts the threads; End() and the destructor from the executor's.
+// Threading: the constructor starts the threads; the destructor from the executor's.
 #pragma once
 
 #include <atomic>
@@ -102,8 +102,12 @@ class ExecutorSession {
   void GiveUp(const Limited& late);
   bool AddResult(const WireRecord& record, const KeptBytes& bytes);
   Status QueueResults() MUSTER_REQUIRES(results_mutex_);
-  // Sends the results so far, of all runners.
+  // Sends the results so far, of all runners. Waits while the driver takes no more.
   void Answer();
+  // The same, as far as there is room now: the watcher has the link to read.
+  void AnswerNow();
+  // Sends what was queued, with `status`.
+  void SendQueued(Status status);
   Status Call(const WireRecord& record, ClosureContext& context) const;
   // A child of the function's has this process's links: it must neither write nor answer.
   void EndIfForked(const WireRecord& record) const;

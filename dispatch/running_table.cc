@@ -34,6 +34,8 @@ RunningTable::RunningTable(std::size_t slots, const std::string& file) : size_(s
       // Zeros are empty slots.
       if (mapped != MAP_FAILED) slots_ = static_cast<Slot*>(mapped);
     }
+    // Else who reads it when this process has ended would take it that nothing ran.
+    if (fd.valid() && slots_ == nullptr) (void)::unlink(file.c_str());
   }
   if (slots_ != nullptr) return;
   own_ = std::make_unique<Slot[]>(slots);

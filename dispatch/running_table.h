@@ -25,7 +25,8 @@ class RunningTable {
     Attempt attempt;
   };
 
-  // `file`: its path, made anew; where it cannot be, and without one, the table is in memory alone.
+  // `file`: its path, made anew; where it cannot be, and without one, the table is in memory alone
+  // and there is no file.
   explicit RunningTable(std::size_t slots, const std::string& file = "");
   ~RunningTable();
   RunningTable(const RunningTable&) = delete;

@@ -49,7 +49,9 @@ dispatch::Suspects::Cause CauseOf(v1::ExecutorVerdict::Cause cause) {
 DriverLinks::DriverLinks(const v1::ProgramStart& start, dispatch::Driver::Options options)
     : start_(start), driver_([&] {
         dispatch::Driver::Options complete = Complete(start, std::move(options));
-        complete.on_lost = [this](const std::string& task, const Status&) { OnLost(task); };
+        complete.on_lost = [this](const std::string& task, Incarnation incarnation, const Status&) {
+          OnLost(task, incarnation);
+        };
         return complete;
       }()) {}
 
@@ -58,7 +60,7 @@ DriverLinks::DriverLinks(const v1::ProgramStart& start, dispatch::Driver::Option
 // Links to workers that went, or came back as another process, end before those to their successors
 // begin. False: a list older than the one that is known.
 bool DriverLinks::SetMembers(const v1::ProgramMembers& members) {
-  std::vector<std::string> gone;
+  std::vector<std::pair<std::string, Incarnation>> gone;
   {
     const MutexLock lock(mutex_);
     if (members.version() < known_.version()) return false;
@@ -74,7 +76,7 @@ bool DriverLinks::SetMembers(const v1::ProgramMembers& members) {
       const auto next = std::next(member);
       if (found == now.end() ||
           found->second->incarnation() != member->second->worker.incarnation()) {
-        gone.push_back(member->first);
+        gone.emplace_back(member->first, member->second->incarnation());
         Retire(member);
       }
       member = next;
@@ -82,7 +84,9 @@ bool DriverLinks::SetMembers(const v1::ProgramMembers& members) {
     JoinEnded();
   }
   // Before their successors, whose links have the same name.
-  for (const std::string& task : gone) driver_.Disconnect(task, Unavailable("{} is gone", task));
+  for (const auto& [task, incarnation] : gone) {
+    driver_.Disconnect(task, Unavailable("{} is gone", task), incarnation);
+  }
   const MutexLock lock(mutex_);
   for (const v1::ProgramWorker& worker : members.workers()) {
     const std::string task = NameOf(worker.task());
@@ -101,6 +105,7 @@ bool DriverLinks::SetMembers(const v1::ProgramMembers& members) {
 
 void DriverLinks::Retire(std::map<std::string, std::shared_ptr<Member>>::iterator member) {
   member->second->wanted = false;
+  member->second->changed.notify_all();
   retired_.push_back(member->second);
   members_.erase(member);
   changed_.notify_all();
@@ -134,22 +139,26 @@ dispatch::ClosureDispatcher::Crash DriverLinks::OnVerdict(const v1::ExecutorVerd
   for (const std::uint64_t closure : verdict.running()) running.emplace_back(closure);
   // Known to be none: no closure's number.
   if (verdict.running_known() && running.empty()) running.emplace_back();
-  return driver_.Crashed(task, how, CauseOf(verdict.cause()), running);
+  return driver_.Crashed(task, how, CauseOf(verdict.cause()), running,
+                         Incarnation(verdict.incarnation()));
 }
 
-void DriverLinks::Reap() {
+bool DriverLinks::Reap() {
   const MutexLock lock(mutex_);
   JoinEnded();
+  return retired_.empty();
 }
 
 // ---- Links
 
-void DriverLinks::OnLost(const std::string& task) {
+void DriverLinks::OnLost(const std::string& task, Incarnation incarnation) {
   const MutexLock lock(mutex_);
   const auto found = members_.find(task);
-  if (found == members_.end()) return;
+  // Its successor's link may be there by now.
+  if (found == members_.end() || found->second->incarnation() != incarnation) return;
   ++found->second->breaks;
   found->second->connected = false;
+  found->second->changed.notify_all();
   changed_.notify_all();
 }
 
@@ -177,19 +186,23 @@ void DriverLinks::Keep(const std::shared_ptr<Member>& member) {
   MutexLock lock(mutex_);
   while (member->wanted) {
     if (member->connected) {
-      changed_.wait(mutex_);
+      member->changed.wait(mutex_);
       continue;
     }
     const std::uint64_t breaks = member->breaks;
     lock.unlock();
     const Status status = Connect(member->worker, member->task);
-    // The link of its predecessor, which was about to be made when that one went.
-    if (status.code() == StatusCode::kAlreadyExists) driver_.Disconnect(member->task, status);
+    // The link of its predecessor, which was about to be made when that one went. Not that of its
+    // successor, which may be there by now, either here or below.
+    if (status.code() == StatusCode::kAlreadyExists) {
+      driver_.Disconnect(member->task, status, member->incarnation());
+    }
     lock.lock();
     member->last = status;
     if (status.ok() && !member->wanted) {
       lock.unlock();
-      driver_.Disconnect(member->task, Unavailable("{} is gone", member->task));
+      driver_.Disconnect(member->task, Unavailable("{} is gone", member->task),
+                         member->incarnation());
       lock.lock();
       break;
     }
@@ -200,7 +213,7 @@ void DriverLinks::Keep(const std::shared_ptr<Member>& member) {
     changed_.notify_all();
     if (member->connected) continue;
     const TimePoint until = SteadyClock::now() + pause;
-    while (member->wanted && changed_.wait_until(mutex_, until)) {
+    while (member->wanted && member->changed.wait_until(mutex_, until)) {
     }
     pause = std::min(2 * pause, kLongestPause);
   }
@@ -209,9 +222,12 @@ void DriverLinks::Keep(const std::shared_ptr<Member>& member) {
 
 std::string DriverLinks::Missing(std::size_t n) const {
   std::string missing;
+  std::size_t apart = 0;
   for (const auto& [task, member] : members_) {
-    if (!member->connected) missing += fmt::format("; {}: {}", task, Message(member->last));
+    if (member->connected || ++apart > kMostNamed) continue;
+    missing += fmt::format("; {}: {}", task, Message(member->last));
   }
+  if (apart > kMostNamed) missing += fmt::format("; and {} more", apart - kMostNamed);
   if (members_.size() < n) {
     missing +=
         fmt::format("; the coordinator has started {} so far (`muster describe {}` says why)",

@@ -38,8 +38,8 @@ class DriverLinks {
   bool SetMembers(const v1::ProgramMembers& members);
   // Passes the verdict on, if it is about the executor that had the task's closures last.
   dispatch::ClosureDispatcher::Crash OnVerdict(const v1::ExecutorVerdict& verdict);
-  // Joins the keepers that have ended.
-  void Reap();
+  // Joins the keepers that have ended. False: of members that are gone some have not.
+  bool Reap();
 
   // See Runtime. Stopped: kCancelled.
   Status AwaitWorkers(std::size_t n, TimePoint deadline, const std::stop_token& stop);
@@ -60,10 +60,14 @@ class DriverLinks {
     std::uint64_t breaks = 0;
     Status last;  // of the last try
     bool over = false;
+    // For its keeper: one for all would wake a thousand at each change of one.
+    Condition changed;
     std::thread keeper;
+
+    Incarnation incarnation() const { return Incarnation(worker.incarnation()); }
   };
 
-  void OnLost(const std::string& task);
+  void OnLost(const std::string& task, Incarnation incarnation);
   // No more of it; the caller disconnects it without the lock.
   void Retire(std::map<std::string, std::shared_ptr<Member>>::iterator member)
       MUSTER_REQUIRES(mutex_);
@@ -75,7 +79,7 @@ class DriverLinks {
   const v1::ProgramStart& start_;
 
   mutable Mutex mutex_;
-  Condition changed_;
+  Condition changed_;  // for who waits for workers
   std::map<std::string, std::shared_ptr<Member>> members_ MUSTER_GUARDED_BY(mutex_);
   std::list<std::shared_ptr<Member>> retired_ MUSTER_GUARDED_BY(mutex_);
   v1::ProgramMembers known_ MUSTER_GUARDED_BY(mutex_);

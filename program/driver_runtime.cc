@@ -97,8 +97,10 @@ void DriverRuntime::Report(std::string phase) {
   phase_ = Utf8Beginning(phase, kLongestPhase);
 }
 
-// Says how far it is, if that is news.
+// Says how far it is, if that is news. Counts are taken in the order in which they are said: the
+// last report stays, and is not to be older than the one before it.
 void DriverRuntime::ReportNow() {
+  const MutexLock reporting(report_mutex_);
   const dispatch::Driver::Counts counts = links_.driver().counts();
   v1::FromProgram message;
   v1::ProgramReport& report = *message.mutable_report();
@@ -111,7 +113,6 @@ void DriverRuntime::ReportNow() {
     const MutexLock lock(mutex_);
     report.set_phase(phase_);
   }
-  const MutexLock lock(report_mutex_);
   rate_.emplace_back(SteadyClock::now(), report.done());
   if (rate_.size() > kRateReports) rate_.erase(rate_.begin());
   const std::chrono::duration<double> over = rate_.back().first - rate_.front().first;
@@ -149,7 +150,7 @@ void DriverRuntime::End(const Status& status) {
 void DriverRuntime::EndAtExit() {
   End(Ok());
   reporter_.join();
-  links_.Reap();
+  (void)links_.Reap();
 }
 
 }  // namespace muster::program::internal

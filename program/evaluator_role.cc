@@ -7,6 +7,7 @@
 #include <fmt/core.h>
 #include <unistd.h>
 
+#include "common/base/utf8.h"
 #include "common/messages/status_proto.h"
 
 namespace muster::program::internal {
@@ -37,8 +38,10 @@ void EvaluatorRuntime::Evaluated(const std::string& checkpoint,
                                  const std::map<std::string, double>& values) {
   v1::FromProgram message;
   v1::ProgramEvaluation& evaluation = *message.mutable_evaluation();
-  evaluation.set_checkpoint(checkpoint);
-  evaluation.mutable_values()->insert(values.begin(), values.end());
+  // Else the whole message would be refused, and the pipe with it.
+  evaluation.set_checkpoint(ToValidUtf8(checkpoint));
+  auto& named = *evaluation.mutable_values();
+  for (const auto& [name, value] : values) named[ToValidUtf8(name)] = value;
   (void)pipe_.Send(message);  // the listener learns that the daemon has gone
 }
 

@@ -19,6 +19,7 @@
 #include <unistd.h>
 
 #include "common/base/environment.h"
+#include "common/base/shell_word.h"
 #include "common/base/utf8.h"
 #include "common/messages/status_proto.h"
 #include "common/process/message_pipe.h"
@@ -49,21 +50,9 @@ struct Process {
 Process* process_of_program = nullptr;
 std::terminate_handler earlier_handler = nullptr;
 
-// As a shell reads it back as one word.
-std::string ForShell(std::string_view word) {
-  constexpr std::string_view kPlain =
-      "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-+=./:,@%";
-  if (!word.empty() && word.find_first_not_of(kPlain) == std::string_view::npos) {
-    return std::string(word);
-  }
-  std::string quoted = "'";
-  for (const char c : word) quoted += c == '\'' ? std::string("'\\''") : std::string(1, c);
-  return quoted + "'";
-}
-
 [[noreturn]] void EndWithoutCluster(int argc, char** argv) {
-  std::string line = argc > 0 ? ForShell(argv[0]) : "program";
-  for (int i = 1; i < argc; ++i) line += " " + ForShell(argv[i]);
+  std::string line = argc > 0 ? ShellWord(argv[0]) : "program";
+  for (int i = 1; i < argc; ++i) line += " " + ShellWord(argv[i]);
   fmt::print(stderr, "{} runs on a cluster:\n  muster submit --strategy parameter_server -- {}\n",
              argc > 0 ? argv[0] : "this program", line);
   std::exit(kUsage);

@@ -98,6 +98,7 @@ std::optional<ClosureError> ClosureDispatcher::Raise() {
     Cancel(record);
   }
   suspects_.Clear();
+  awaited_.Clear();
   cancel_pending_ = false;
   return std::exchange(error_, std::nullopt);
 }
@@ -160,6 +161,7 @@ void ClosureDispatcher::TakeFromFlight(ClosureRecord& record) {
   --in_flight_;
 }
 
+// Where it has a second execution, that one counts from now on.
 void ClosureDispatcher::PutBack(ClosureRecord& record) {
   if (const auto second = SecondOf(record.id); second != extras_.end()) {
     Exchange(*second, record);
@@ -179,11 +181,19 @@ void ClosureDispatcher::PutBack(ClosureRecord& record) {
                          .incarnation = workers_[record.worker].incarnation,
                          .retries = record.executions});
   }
-  record.state = ClosureState::kQueued;
-  // Few are before it: what else came back, and is older.
-  RecordSlot at = queue_.front();
+  // From the one that came back before it: of a server that is away all in flight do, and each
+  // would pass by all the others.
+  const ClosureRecord* near = slab_.Find(back_);
+  const bool near_waits = near != nullptr && near->state == ClosureState::kQueued;
+  RecordSlot at = near_waits ? slab_.SlotOf(back_) : queue_.front();
   while (at != kNoRecord && slab_.At(at).id < record.id) at = slab_.At(at).next;
+  for (RecordSlot before = at; before != kNoRecord && slab_.At(before).id > record.id;) {
+    at = before;
+    before = slab_.At(before).previous;
+  }
+  record.state = ClosureState::kQueued;
   queue_.InsertBefore(slab_, at, record);
+  back_ = record.id;
 }
 
 // Takes the result of the execution that counts, of the worker that has it, and of no other; an
@@ -332,10 +342,11 @@ void ClosureDispatcher::PumpBuilds(Send send) {
 
 void ClosureDispatcher::Pump(TimePoint now, Send send) {
   if (holds_ > 0) EndHolds(now);
+  awaited_.Expire(now);
   LosePatience(now);
   PumpBuilds(send);
   if (paused_ || failed()) return;
-  if (!suspects_.empty() || draining_) return PumpCarefully(now, send);
+  if (!suspects_.empty() || !awaited_.empty() || draining_) return PumpCarefully(now, send);
   const ClosureId limit = Limit();
   while (ready_ != kNoWorker && !queue_.empty()) {
     ClosureRecord& record = slab_.At(queue_.front());
@@ -348,6 +359,11 @@ void ClosureDispatcher::Pump(TimePoint now, Send send) {
 }
 
 void ClosureDispatcher::PumpCarefully(TimePoint now, Send send) {
+  // What ended an executor by its own doing may be a program that always does: nobody begins
+  // anything else before that is known.
+  bool held = std::ranges::any_of(workers_, [this](const Worker& one) {
+    return one.suspects > 0 && suspects_.EndsExecutors(slab_.At(one.in_flight.front()).id);
+  });
   for (bool given = true; given;) {
     given = false;
     std::vector<std::uint32_t> ready;
@@ -355,37 +371,36 @@ void ClosureDispatcher::PumpCarefully(TimePoint now, Send send) {
       if (workers_[index].ready) ready.push_back(index);
     }
     for (const std::uint32_t index : ready) {
-      if (ClosureRecord* record = NextFor(workers_[index])) {
+      if (ClosureRecord* record = NextFor(workers_[index], held)) {
         Give(index, *record, now, send);
+        held = held || suspects_.EndsExecutors(record->id);
         given = true;
       }
     }
   }
 }
 
-ClosureRecord* ClosureDispatcher::NextFor(const Worker& worker) {
+// The closure that this worker may have next: a suspect that has nothing else beside it, or the
+// first of the others.
+ClosureRecord* ClosureDispatcher::NextFor(const Worker& worker, bool held) {
   // Suspects are at the front of the queue; before them is only what a lost worker gave back.
   constexpr std::size_t kLookAhead = 256;
   const ClosureId limit = Limit();
   // It runs a suspect: alone. While draining one at a time: it may be one, and little is left.
   if (worker.suspects > 0 || (draining_ && !worker.in_flight.empty())) return nullptr;
-  // What ended an executor by its own doing may be a program that always does: nobody begins
-  // anything else before that is known.
-  bool held = std::ranges::any_of(workers_, [this](const Worker& other) {
-    return other.suspects > 0 && suspects_.EndsExecutors(slab_.At(other.in_flight.front()).id);
-  });
   ClosureRecord* ordinary = nullptr;
   std::size_t looked = 0;
   for (RecordSlot at = queue_.front(); at != kNoRecord && looked < kLookAhead; ++looked) {
     ClosureRecord& record = slab_.At(at);
     at = record.next;
     if (record.id > limit) break;
+    const bool awaits = awaited_.Contains(record.id);
     if (!record.suspect) {
-      if (ordinary == nullptr) ordinary = &record;
+      if (ordinary == nullptr && !awaits) ordinary = &record;
       continue;
     }
     held = held || suspects_.EndsExecutors(record.id);
-    if (BetterElsewhere(record.id, worker)) continue;
+    if (awaits || BetterElsewhere(record.id, worker)) continue;
     // Else it takes nothing more until it is free for the suspect.
     return worker.in_flight.empty() ? &record : nullptr;
   }

@@ -29,6 +29,7 @@
 #include <vector>
 
 #include "dispatch/core/assignment.h"
+#include "dispatch/core/awaited_verdicts.h"
 #include "dispatch/core/closure_error.h"
 #include "dispatch/core/closure_slab.h"
 #include "dispatch/core/credit.h"
@@ -132,7 +133,8 @@ class ClosureDispatcher {
   // there now.
   WorkerHandle AddWorker(const std::string& task, Incarnation incarnation, std::uint32_t slots);
   // Its link is gone, which says nothing of why: what it had goes back to the queue, the ids are
-  // returned. Harmless for a handle of the past.
+  // returned. What lost an executor before waits there for the verdict, or until the worker is
+  // back. Harmless for a handle of the past.
   std::vector<ClosureId> RemoveWorker(WorkerHandle worker, const Status& why);
   // The verdict, before or after RemoveWorker: the task's executor has ended. What it had, or if
   // that is known what it was `running`, is suspect. The closure that is given up for it, if any,
@@ -250,7 +252,8 @@ class ClosureDispatcher {
   void PumpBuilds(Send send);
   // With suspects, or draining: looks for what each worker may have.
   void PumpCarefully(TimePoint now, Send send);
-  ClosureRecord* NextFor(const Worker& worker);
+  // `held`: nothing but suspects.
+  ClosureRecord* NextFor(const Worker& worker, bool held);
   // It ended that worker's executor, and there is another one to try.
   bool BetterElsewhere(ClosureId closure, const Worker& worker) const;
 
@@ -332,6 +335,7 @@ class ClosureDispatcher {
   // How long functions with such closures run, in nanoseconds, as an average that goes along.
   std::map<std::uint32_t, std::int64_t> typical_;
   Suspects suspects_;
+  AwaitedVerdicts awaited_;
   ErrorPolicy policy_;
   std::optional<ClosureError> error_;
   bool cancel_pending_ = false;
@@ -340,6 +344,7 @@ class ClosureDispatcher {
   std::size_t in_flight_ = 0;
   std::size_t argument_bytes_ = 0;
   ClosureId last_given_;
+  ClosureId back_;  // the last that came back to the queue
   std::uint64_t succeeded_ = 0;
   std::uint64_t executions_ = 0;
   std::uint64_t reruns_ = 0;

@@ -19,7 +19,7 @@ constexpr std::chrono::milliseconds kLeastLate{20};
 
 bool ClosureDispatcher::may_run_again() const {
   if (second_runs_ == 0 || idle_ == 0 || given_at_.empty()) return false;
-  if (paused_ || draining_ || failed() || !suspects_.empty()) return false;
+  if (paused_ || draining_ || failed() || !suspects_.empty() || !awaited_.empty()) return false;
   return std::ranges::count(extras_, false, &Extra::over) < std::int64_t{second_runs_};
 }
 

@@ -53,6 +53,7 @@ WorkerHandle ClosureDispatcher::AddWorker(const std::string& task, Incarnation i
   worker.credit = Credit(options_.credit, slots);
   worker.back_off = std::chrono::milliseconds(0);
   worker.had.clear();
+  awaited_.OnVerdict(place->second);
   ++here_;
   per_worker_.Join(place->second);
   Refresh(place->second);
@@ -74,6 +75,11 @@ std::vector<ClosureId> ClosureDispatcher::RemoveWorker(WorkerHandle handle, cons
   if (worker == nullptr) return ids;
   DropExtrasOf(handle);
   PutBackAll(*worker, ids);
+  for (const ClosureId id : ids) {
+    const ClosureRecord* record = slab_.Find(id);
+    if (record == nullptr || record->state != ClosureState::kQueued) continue;
+    if (record->suspect || record->executions > 1) awaited_.Add(id, handle.index);
+  }
   worker->had = ids;
   worker->here = false;
   if (worker->held) --holds_;
@@ -104,6 +110,7 @@ ClosureDispatcher::Crash ClosureDispatcher::CrashWorker(const std::string& task,
   if (worker.here) {
     crash.requeued = RemoveWorker({found->second, worker.generation}, Unavailable("{}", how));
   }
+  awaited_.OnVerdict(found->second);
   crash.had = std::exchange(worker.had, {});
   for (const ClosureId id : running) {
     if (PerWorkerValues::IsPinned(id)) BlameBuild(found->second, id, cause, how);
@@ -125,7 +132,7 @@ ClosureDispatcher::Crash ClosureDispatcher::CrashWorker(const std::string& task,
   if (blamed == ClosureId()) return crash;
   suspects_.CountEnd(cause);
   ClosureRecord& record = *slab_.Find(blamed);
-  // One that runs elsewhere by now speaks for itself.
+  // One that runs elsewhere by now, as the verdict came too late, speaks for itself.
   if (record.state != ClosureState::kQueued) return crash;
   if (const auto why = suspects_.Judge(blamed, NameOf(blamed), alone, here_ == 0, how)) {
     crash.given_up = blamed;
@@ -244,6 +251,7 @@ void ClosureDispatcher::BackOff(std::uint32_t index, TimePoint now) {
 TimePoint ClosureDispatcher::next_timer() const {
   TimePoint next = TimePoint::max();
   if (nobody_since_) next = *nobody_since_ + options_.worker_patience;
+  next = std::min(next, awaited_.next());
   if (holds_ > 0) {
     for (const Worker& worker : workers_) {
       if (worker.held) next = std::min(next, worker.hold_until);

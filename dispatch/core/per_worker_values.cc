@@ -13,7 +13,7 @@ ClosureId PerWorkerValues::Create(std::uint32_t function, std::span<const std::b
   for (std::size_t i = 0; i < workers_.size(); ++i) {
     value.places[i].result = results_.Create();
     if (workers_[i].here) {
-      workers_[i].waiting.push_back(id);
+      Await(workers_[i], id);
     } else {
       results_.SetAborted(value.places[i].result, workers_[i].why);
     }
@@ -25,7 +25,7 @@ void PerWorkerValues::Release(ClosureId value) {
   const auto found = values_.find(value);
   if (found == values_.end()) return;
   for (const Place& place : found->second.places) results_.Release(place.result);
-  for (Worker& worker : workers_) std::erase(worker.waiting, value);
+  for (Worker& worker : workers_) waiting_ -= std::erase(worker.waiting, value);
   values_.erase(found);
   released_.push_back(value);
 }
@@ -39,7 +39,7 @@ std::optional<ResultSlab::Slot> PerWorkerValues::At(ClosureId value, std::uint32
 void PerWorkerValues::Join(std::uint32_t worker) {
   if (worker >= workers_.size()) workers_.resize(worker + 1);
   workers_[worker].here = true;
-  workers_[worker].waiting.clear();
+  AwaitNone(workers_[worker]);
   for (auto& [id, value] : values_) {
     while (value.places.size() < workers_.size()) {
       value.places.emplace_back().result = results_.Create();
@@ -48,7 +48,7 @@ void PerWorkerValues::Join(std::uint32_t worker) {
     if (place.given_up) continue;
     place.sent = false;
     results_.SetNotReady(place.result);
-    workers_[worker].waiting.push_back(id);
+    Await(workers_[worker], id);
   }
 }
 
@@ -56,7 +56,7 @@ void PerWorkerValues::Leave(std::uint32_t worker, const ClosureError& why) {
   if (worker >= workers_.size()) return;
   workers_[worker].here = false;
   workers_[worker].why = why;
-  workers_[worker].waiting.clear();
+  AwaitNone(workers_[worker]);
   for (auto& [id, value] : values_) {
     Place& place = value.places[worker];
     if (place.given_up) continue;
@@ -69,6 +69,7 @@ std::optional<Assignment> PerWorkerValues::Next(std::uint32_t worker, std::uint6
   if (!waiting(worker)) return std::nullopt;
   const ClosureId id = workers_[worker].waiting.front();
   workers_[worker].waiting.pop_front();
+  --waiting_;
   Value& value = values_.at(id);
   Place& place = value.places[worker];
   place.sent = true;
@@ -135,7 +136,7 @@ bool PerWorkerValues::Again(std::uint32_t worker, ClosureId value) {
   if (place.executions == kMostExecutions) return false;
   place.sent = false;
   place.ends = {};
-  workers_[worker].waiting.push_back(value);
+  Await(workers_[worker], value);
   return true;
 }
 
@@ -154,7 +155,7 @@ void PerWorkerValues::GiveUp(std::uint32_t worker, ClosureId value, ClosureError
   Place& place = values_.at(value).places[worker];
   place.sent = false;
   place.given_up = true;
-  std::erase(workers_[worker].waiting, value);
+  waiting_ -= std::erase(workers_[worker].waiting, value);
   results_.SetError(place.result, std::move(error));
 }
 

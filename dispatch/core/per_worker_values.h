@@ -13,7 +13,7 @@
 // Threading: not thread-safe. Lifetime: the slab outlives this.
 #pragma once
 
-#include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <deque>
 #include <map>
@@ -56,9 +56,7 @@ class PerWorkerValues {
   bool waiting(std::uint32_t worker) const {
     return worker < workers_.size() && !workers_[worker].waiting.empty();
   }
-  bool any_waiting() const {
-    return std::ranges::any_of(workers_, [](const Worker& one) { return !one.waiting.empty(); });
-  }
+  bool any_waiting() const { return waiting_ > 0; }
   // The number of the execution that the result is of, which is under way; nullopt: it is of none.
   std::optional<std::uint64_t> Running(std::uint32_t worker, const ClosureResult& result) const;
   // A build has ended that was under way when its value was released: the executor that has it now
@@ -116,12 +114,23 @@ class PerWorkerValues {
     std::deque<ClosureId> waiting;
   };
 
+  // A build for that worker; none any more.
+  void Await(Worker& worker, ClosureId value) {
+    worker.waiting.push_back(value);
+    ++waiting_;
+  }
+  void AwaitNone(Worker& worker) {
+    waiting_ -= worker.waiting.size();
+    worker.waiting.clear();
+  }
+
   const Epoch epoch_;
   const std::uint16_t incarnation_;
   ResultSlab& results_;
   ClosureId last_{kPinned};
   std::map<ClosureId, Value> values_;
   std::vector<Worker> workers_;
+  std::size_t waiting_ = 0;  // of all workers
   std::vector<ClosureId> released_;
   std::vector<std::byte> sending_;  // arguments with a bookmark
 };

@@ -21,12 +21,10 @@ bool Has(const std::string& text, const std::string& part) {
   return text.find(part) != std::string::npos;
 }
 
-// Given up after so many executors, as events and the error say alike; or after one more, which may
-// have begun before it was known how the last one had ended.
+// Given up after so many executors, as events and the error say alike.
 bool IsGivenUpAfter(int ends, const v1::Job& job, const std::string& output) {
-  const int lost = CountEvents(job, "EXECUTOR_LOST");
-  const std::string told = "has ended its executor " + std::to_string(lost) + " times";
-  return (lost == ends || lost == ends + 1) && Has(output, told);
+  const std::string told = "has ended its executor " + std::to_string(ends) + " times";
+  return CountEvents(job, "EXECUTOR_LOST") == ends && Has(output, told);
 }
 
 struct Misuse {

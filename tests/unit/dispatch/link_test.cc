@@ -148,7 +148,7 @@ TEST_CASE("closures of an executor that is gone run elsewhere, a zombie changes 
   std::mutex mutex;
   std::vector<std::string> told;
   Driver::Options options = DriverOptions(program.functions);
-  options.on_lost = [&](const std::string& task, const Status&) {
+  options.on_lost = [&](const std::string& task, Incarnation, const Status&) {
     const std::lock_guard lock(mutex);
     told.push_back(task);
   };
@@ -289,7 +289,7 @@ TEST_CASE(
   Driver::Options options = DriverOptions(program.functions);
   options.link.ping_every = 50ms;
   options.link.silence = 200ms;
-  options.on_lost = [&](const std::string&, const Status& status) {
+  options.on_lost = [&](const std::string&, Incarnation, const Status& status) {
     const std::lock_guard lock(mutex);
     why = status;
   };

@@ -55,6 +55,19 @@ TEST_CASE("the file of what runs has its room on the disk before a closure begin
   CHECK(made.st_blocks * 512 >= made.st_size);
 }
 
+TEST_CASE("a table in memory leaves no file that would say that nothing ran", "[dispatch][unit]") {
+  const testing::TempFolder folder;
+  const std::string file = folder / "table";
+  // Such a file opens and takes no length, as one on a full disk.
+  REQUIRE(::mkfifo(file.c_str(), 0600) == 0);
+
+  RunningTable table(1, file);
+  table.Begin(0, ClosureId(1), Attempt(1));
+
+  CHECK(table.Now().size() == 1);
+  CHECK_FALSE(RunningTable::TakeFrom(file));
+}
+
 TEST_CASE("a pipe in the place of what ran is not waited for", "[dispatch][unit]") {
   const testing::TempFolder folder;
   const std::string file = folder / "table";

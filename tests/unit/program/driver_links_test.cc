@@ -51,6 +51,35 @@ std::string Drive(const std::string& link, const std::string& endpoint, std::uin
 
 }  // namespace
 
+TEST_CASE("a wait for many executors names some of them and counts the rest", "[program][unit]") {
+  const v1::ProgramStart start = StartAs("tcp");
+  DriverLinks links(start, {});
+  v1::ProgramMembers members;
+  members.set_version(1);
+  for (std::uint32_t i = 0; i < 25; ++i) {
+    v1::ProgramWorker& worker = *members.add_workers();
+    worker.mutable_task()->set_type("worker");
+    worker.mutable_task()->set_index(i);
+    worker.set_incarnation(i + 1);
+  }
+  REQUIRE(links.SetMembers(members));
+
+  const Status status = links.AwaitWorkers(25, std::chrono::steady_clock::now(), std::stop_token());
+
+  CHECK(status.code() == StatusCode::kDeadlineExceeded);
+  CHECK(Message(status).find("waited for 25 executors, 0 connected; worker:0: ") !=
+        std::string::npos);
+  CHECK(Message(status).ends_with("; and 5 more"));
+
+  // Its keepers end before it does.
+  members.set_version(2);
+  members.clear_workers();
+  REQUIRE(links.SetMembers(members));
+  const TimePoint end = std::chrono::steady_clock::now() + kPatience;
+  while (!links.Reap() && std::chrono::steady_clock::now() < end) std::this_thread::yield();
+  CHECK(links.Reap());
+}
+
 TEST_CASE("an executor of another user on this host is driven by TCP, and not by its socket",
           "[program][unit]") {
   if (!muster::testing::MayBeOthers()) return;

@@ -115,6 +115,25 @@ TEST_CASE("what lost workers had comes back to the front, oldest first", "[dispa
   CHECK(bench.PumpIds() == Ids{1, 2, 3, 4, 5, 6});
 }
 
+TEST_CASE("closures come back into the order of ids whichever comes back first",
+          "[dispatch][unit]") {
+  Bench bench({.credit = Fixed(6)});
+  bench.dispatcher.AddWorker("worker:0", Incarnation(1), 1);
+  for (int i = 0; i < 8; ++i) bench.Schedule();
+  const std::vector<Sent> sent = bench.Pump();
+  REQUIRE(sent.size() == 6);
+
+  const std::vector<std::size_t> order = GENERATE(std::vector<std::size_t>{0, 1, 2, 3, 4, 5},
+                                                  std::vector<std::size_t>{5, 4, 3, 2, 1, 0},
+                                                  std::vector<std::size_t>{3, 0, 4, 2, 5, 1});
+  for (const std::size_t i : order) {
+    CHECK(bench.Failed(sent[i], Unavailable("no room"), Origin::kWorker) == Outcome::kAgain);
+  }
+  bench.now += 1h;
+
+  CHECK(bench.PumpIds() == Ids{1, 2, 3, 4, 5, 6});
+}
+
 TEST_CASE("a full queue and full argument bytes make schedule wait, in flight frees a place",
           "[dispatch][unit]") {
   Bench bench({.capacity = 3, .argument_bytes = 100});

@@ -1,6 +1,7 @@
 // Drivers, workers and parameter servers' marks under virtual time: workers die, stall and answer
 // late and twice, drivers die and a new incarnation goes on from the marks. --seeds N runs more
 // seeds, --seed N one.
+#include <map>
 #include <memory>
 #include <queue>
 #include <random>
@@ -98,6 +99,8 @@ class World {
     dispatcher_ = std::make_unique<ClosureDispatcher>(std::move(options));
     next_ = told_settled_ + 1;
     in_flight_.clear();
+    given_.clear();
+    awaited_.clear();
     // What ended without an effect and was not told is begun again.
     std::erase_if(cancelled_, [&](std::uint64_t id) { return id > told_settled_; });
     std::erase_if(done_, [&](std::uint64_t id) { return id > told_settled_; });
@@ -145,8 +148,9 @@ class World {
       const std::uint64_t id = one.closure.value();
       REQUIRE(id <= settled() + kWindow);
       REQUIRE_FALSE(done_.contains(id));
-      // The lowest of all that wait, but for suspects.
+      // The lowest of all that wait, but for suspects and for what waits for a verdict.
       if (!verdicts_) REQUIRE(id == LowestWaiting());
+      ++given_[id];
       REQUIRE(in_flight_.insert(id).second);
       // Each attempt is new, and a fresh closure comes behind all that went out before.
       const auto known = attempts_.lower_bound({id, 0});
@@ -193,7 +197,7 @@ class World {
 
   std::uint64_t LowestWaiting() const {
     std::uint64_t id = settled() + 1;
-    while (in_flight_.contains(id) || done_.contains(id)) ++id;
+    while (in_flight_.contains(id) || done_.contains(id) || awaited_.contains(id)) ++id;
     return id;
   }
 
@@ -204,6 +208,7 @@ class World {
       if (!member.handle && member.back_at <= now_) {
         member.handle = dispatcher_->AddWorker(name, Incarnation(++order_), 1 + Upto(2));
         member.stalled_until = now_;
+        std::erase_if(awaited_, [task](const auto& one) { return one.second == task; });
       }
       if (!member.handle) continue;
       if (Upto(199) == 0) member.stalled_until = now_ + std::chrono::microseconds(Upto(5'000));
@@ -212,6 +217,9 @@ class World {
       std::vector<ClosureId> back;
       if (!verdicts_ || Upto(1) == 0) {
         back = dispatcher_->RemoveWorker(*member.handle, Unavailable("closed"));
+        for (const std::uint64_t id : NumbersOf(back)) {
+          if (given_[id] > 1 && !failed) awaited_[id] = task;  // it has lost one before
+        }
       } else {
         auto crash =
             dispatcher_->CrashWorker(name, "signal SIGKILL", Suspects::Cause::kOutside, {});
@@ -281,6 +289,8 @@ class World {
   std::uint64_t next_ = 1;
   std::uint64_t told_settled_ = 0;
   std::set<std::uint64_t> in_flight_;
+  std::map<std::uint64_t, int> given_;            // how often, by this driver
+  std::map<std::uint64_t, std::size_t> awaited_;  // until that worker is back
   std::set<std::uint64_t> done_;       // results that were believed, by this driver or before
   std::set<std::uint64_t> marks_;      // effects on parameter servers
   std::set<std::uint64_t> cancelled_;  // ended without one

@@ -259,6 +259,70 @@ TEST_CASE("a verdict that comes after the link has broken blames what was in fli
   CHECK(cluster.PumpIds() == Ids{1});  // alone
 }
 
+TEST_CASE("a closure that lost its executor again waits for the verdicts before it takes a third",
+          "[dispatch][unit]") {
+  Cluster cluster(4);
+  cluster.Schedule();
+  const auto break_link = [&](const Sent& sent) {
+    cluster.dispatcher.RemoveWorker(sent.worker, Unavailable("closed"));
+    return static_cast<int>(sent.worker.index);
+  };
+  const auto next = [&] {
+    const std::vector<Sent> sent = cluster.Pump();
+    REQUIRE(sent.size() == 1);
+    return sent[0];
+  };
+
+  const int first = break_link(next());
+  const int second = break_link(next());  // one may have been chance
+  CHECK(cluster.Pump().empty());
+  cluster.Crash(first);
+  CHECK(cluster.Pump().empty());
+  cluster.Crash(second);
+  const int third = break_link(next());
+
+  CHECK(cluster.Pump().empty());  // though one worker has nothing to do
+  CHECK(cluster.Crash(third).given_up == ClosureId(1));
+}
+
+TEST_CASE("who waits for a verdict goes on when the worker is back or five seconds have passed",
+          "[dispatch][unit]") {
+  Cluster cluster(3);
+  cluster.Schedule();
+  for (int link = 0; link < 2; ++link) {
+    const std::vector<Sent> sent = cluster.Pump();
+    REQUIRE(sent.size() == 1);
+    cluster.dispatcher.RemoveWorker(sent[0].worker, Unavailable("closed"));
+  }
+  REQUIRE(cluster.Pump().empty());
+  const bool is_back = GENERATE(true, false);
+  if (is_back) {
+    cluster.Join(1);
+  } else {
+    CHECK(cluster.dispatcher.next_timer() == cluster.now + 5s);
+    cluster.now += 4999ms;
+    CHECK(cluster.Pump().empty());
+    cluster.now += 1ms;
+  }
+
+  CHECK(cluster.PumpIds() == Ids{1});
+  CHECK(cluster.dispatcher.next_timer() == TimePoint::max());
+}
+
+TEST_CASE("others go on while a closure waits for the verdict of its second loss",
+          "[dispatch][unit]") {
+  Cluster cluster(3, 1);
+  cluster.Schedule();
+  for (int link = 0; link < 2; ++link) {
+    const std::vector<Sent> sent = cluster.Pump();
+    REQUIRE(sent.size() == 1);
+    cluster.dispatcher.RemoveWorker(sent[0].worker, Unavailable("closed"));
+  }
+  cluster.Schedule();
+
+  CHECK(cluster.PumpIds() == Ids{2});
+}
+
 TEST_CASE("a lost link alone makes no suspects", "[dispatch][unit]") {
   Cluster cluster(1);
   for (int i = 0; i < 3; ++i) cluster.Schedule();
