@@ -63,9 +63,11 @@ Status DuplexLink::Queue(FrameHeader header, std::span<const std::byte> meta,
 
   const MutexLock lock(out_mutex_);
   if (shut_down_) return Unavailable("{}: the link is closed", peer_);
+  const bool ping = header.kind == kPing;
+  if (ping && ping_unsent_ > 0) return Ok();  // one is on its way
   const std::size_t more = raw.size() + meta.size() + header.payload_bytes;
   const std::size_t waiting = out_.size() - sent_ + held_bytes_;
-  if (waiting > 0 && waiting + more > options_.most_unsent) {
+  if (waiting > 0 && !ping && waiting + more > options_.most_unsent) {
     return ResourceExhausted("{}: {} bytes wait to be sent, limit {}: it reads nothing", peer_,
                              waiting, options_.most_unsent);
   }
@@ -81,6 +83,7 @@ Status DuplexLink::Queue(FrameHeader header, std::span<const std::byte> meta,
     }
   }
   unsent_.store(waiting + more, std::memory_order_release);
+  if (ping) ping_unsent_ = waiting + more;
   return Ok();
 }
 
@@ -127,6 +130,10 @@ Result<bool> DuplexLink::Flush() {
 }
 
 void DuplexLink::Sent(std::size_t bytes, bool from_held) {
+  if (ping_unsent_ > 0) {
+    ping_unsent_ -= std::min(ping_unsent_, bytes);
+    ping_moved_ = clock_.Now();
+  }
   if (!from_held) {
     sent_ += bytes;
     return;
@@ -272,14 +279,21 @@ Status DuplexLink::Handle(const FrameHeader& header, std::span<const std::byte> 
 
 Status DuplexLink::HandleConnection(const FrameHeader& header) {
   if (header.kind == kPong) return Ok();  // to have heard it is all
-  MUSTER_TRY(Queue({.kind = kPong, .request = header.request}, {}, {}));
+  const Status queued = Queue({.kind = kPong, .request = header.request}, {}, {});
+  // There is no room for it: so much else is on its way, and tells the same.
+  if (queued.code() == StatusCode::kResourceExhausted) return Ok();
+  MUSTER_TRY(queued);
   return Flush().status();
 }
+
+// A slow peer may take long to come to a ping that many megabytes were queued before: as long as it
+// takes them it does not stand still.
+TimePoint DuplexLink::Asked() const { return std::max(*pinged_, ping_moved_.load()); }
 
 Status DuplexLink::Tick() {
   const TimePoint now = clock_.Now();
   if (pinged_ && heard_ >= *pinged_) pinged_.reset();
-  if (pinged_ && now - *pinged_ >= options_.silence) {
+  if (pinged_ && now - Asked() >= options_.silence) {
     return DeadlineExceeded("{} answers nothing, not a ping either, for {} ms", peer_,
                             std::chrono::duration_cast<Millis>(now - heard_).count());
   }
@@ -290,7 +304,7 @@ Status DuplexLink::Tick() {
 }
 
 TimePoint DuplexLink::next_tick() const {
-  if (pinged_) return *pinged_ + options_.silence;
+  if (pinged_) return Asked() + options_.silence;
   return spoken_to_ ? heard_ + options_.ping_every : TimePoint::max();
 }
 

@@ -50,7 +50,8 @@ class DuplexLink {
     bool payload_crc = false;
     // More than this unsent is refused: the peer reads nothing.
     std::size_t most_unsent = std::size_t{256} << 20;
-    // A peer that was not heard of for `ping_every` is asked, and has `silence` for an answer.
+    // A peer that was not heard of for `ping_every` is asked, and has `silence` for an answer, from
+    // when it takes no more of what was queued before the question.
     Millis ping_every{1'000};
     Millis silence{3'000};
   };
@@ -73,8 +74,8 @@ class DuplexLink {
   // Puts a frame behind those that wait; lengths and checksums are filled in. Bytes are copied, but
   // for what is worth holding, which is sent from where it lies. Sends nothing yet. `descriptor`
   // goes along on a Unix socket.
-  //   kResourceExhausted: more than Options::most_unsent wait.  kUnavailable: ShutDown() was
-  //   called.
+  //   kResourceExhausted: more than Options::most_unsent wait; never of a PING.  kUnavailable:
+  //   ShutDown() was called.
   Status Queue(FrameHeader header, std::span<const std::byte> meta,
                std::span<const KeptBytes> payload, Fd descriptor = {});
   // Writes what the socket takes now, never waits. False: something is left, for the leader's loop.
@@ -122,6 +123,8 @@ class DuplexLink {
   Status Handle(const FrameHeader& header, std::span<const std::byte> meta,
                 const KeptBytes& payload, Handler handler);
   Status HandleConnection(const FrameHeader& header);
+  // Since when the peer has nothing to read before the ping that waits for an answer.
+  TimePoint Asked() const;
   Status Closed() const;
 
   const std::shared_ptr<Stream> stream_;
@@ -138,6 +141,9 @@ class DuplexLink {
   std::deque<Attached> attached_ MUSTER_GUARDED_BY(out_mutex_);
   bool shut_down_ MUSTER_GUARDED_BY(out_mutex_) = false;
   std::atomic<std::size_t> unsent_{0};
+  // Bytes that wait up to the end of the last ping, and when some of them went last.
+  std::size_t ping_unsent_ MUSTER_GUARDED_BY(out_mutex_) = 0;
+  std::atomic<TimePoint> ping_moved_{TimePoint::min()};
 
   // The leader's.
   std::vector<std::byte> in_;  // [begin_, end_) is not handled

@@ -172,6 +172,48 @@ TEST_CASE("a peer that stands still is told from one that is quiet", "[net][unit
   CHECK(Message(silent) == "right answers nothing, not a ping either, for 4000 ms");
 }
 
+TEST_CASE("a peer that takes long over what was queued before a ping does not stand still",
+          "[net][unit]") {
+  FakeScheduler clock;
+  DuplexPair pair({.ping_every = 1s, .silence = 3s}, LinkKind::kUnix, clock);
+  REQUIRE(SendOn(*pair.right, 1, "", "").ok());
+  REQUIRE(pair.right->Flush().ok());
+  REQUIRE(pair.left->Receive(Ignore).ok());
+  REQUIRE(SendOn(*pair.left, 1, "", std::string(std::size_t{32} << 20, 'x')).ok());
+  REQUIRE(pair.left->Flush().ok());
+
+  for (int i = 0; i < 6; ++i) {
+    clock.Advance(1s);
+    REQUIRE(pair.right->Receive(Ignore).value() == 0);
+    REQUIRE(pair.left->Flush().ok());
+    REQUIRE(pair.left->Receive(Ignore).value() == 0);
+    REQUIRE(pair.left->Tick().ok());
+  }
+  CHECK(pair.left->unsent() > 0);
+  CHECK(pair.left->next_tick() == clock.Now() + 3s);
+  clock.Advance(3s);  // it takes nothing
+
+  CHECK(pair.left->Tick().code() == StatusCode::kDeadlineExceeded);
+}
+
+TEST_CASE("a link that is full asks its peer still and needs no room to answer", "[net][unit]") {
+  FakeScheduler clock;
+  DuplexPair pair({.most_unsent = 1 << 20, .ping_every = 1s, .silence = 3s}, LinkKind::kUnix,
+                  clock);
+  REQUIRE(SendOn(*pair.right, 1, "", "").ok());
+  REQUIRE(pair.right->Queue({.kind = kPing}, {}, {}).ok());
+  REQUIRE(pair.right->Flush().ok());
+  REQUIRE(SendOn(*pair.left, 1, "", std::string(std::size_t{8} << 20, 'x')).ok());
+  REQUIRE(pair.left->Receive(Ignore).value() == 2);
+  const std::size_t waits = pair.left->unsent();
+
+  clock.Advance(1s);
+  REQUIRE(pair.left->Tick().ok());
+
+  CHECK(waits > std::size_t{8} << 20);
+  CHECK(pair.left->next_tick() == clock.Now() + 3s);
+}
+
 TEST_CASE("who was away reads the answer before it blames the peer", "[net][unit]") {
   FakeScheduler clock;
   DuplexPair pair({.ping_every = 1s, .silence = 3s}, LinkKind::kUnix, clock);
