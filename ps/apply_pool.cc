@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <system_error>
 
 namespace muster::ps {
 
@@ -21,7 +22,10 @@ struct ApplyPool::Job {
 };
 
 ApplyPool::ApplyPool(int helpers) {
-  for (int i = 0; i < helpers; ++i) threads_.emplace_back([this] { Help(); });
+  try {
+    for (int i = 0; i < helpers; ++i) threads_.emplace_back([this] { Help(); });
+  } catch (const std::system_error&) {  // no more threads: the same results take longer
+  }
 }
 
 ApplyPool::~ApplyPool() {

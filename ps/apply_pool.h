@@ -17,7 +17,8 @@ namespace muster::ps {
 
 class ApplyPool {
  public:
-  // Helpers besides the callers' own threads; 0 is fine.
+  // Helpers besides the callers' own threads; 0 is fine. Fewer, where so many threads cannot be
+  // had.
   explicit ApplyPool(int helpers);
   ~ApplyPool();
   ApplyPool(const ApplyPool&) = delete;
@@ -26,6 +27,8 @@ class ApplyPool {
   // Calls body(i) once for each i in [0, pieces), on this thread and on helpers that are free;
   // returns when all have returned. `body` must not call Run(). One piece runs without any wake.
   void Run(std::size_t pieces, absl::FunctionRef<void(std::size_t)> body);
+
+  std::size_t helpers() const { return threads_.size(); }
 
  private:
   struct Job;

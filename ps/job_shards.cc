@@ -344,8 +344,9 @@ Result<ApplyOutcome> Shards::Push(Shard& shard, PushId id, std::span<const float
                            rule_.StepOf(closure) - 1);
       }
       const std::uint64_t before = shard.sum.bytes();
-      MUSTER_TRY(shard.sum.Add(id.closure, ids, gradient));
+      const Status added = shard.sum.Add(id.closure, ids, gradient);
       staged_bytes_ += shard.sum.bytes() - before;
+      if (!added.ok()) return Annotate(added, "variable " + shard.layout.name);
     } else {
       Apply(shard, optimizer_.RuleOf(id.closure.value()), gradient, ids);
       ++shard.version;

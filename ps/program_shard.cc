@@ -99,6 +99,8 @@ ProgramShard::ProgramShard(Description variable, std::uint32_t part, ApplyPool& 
       dtype_(static_cast<DType>(variable_->dtype())),
       pool_(pool) {}
 
+// The description is checked before it sizes anything, and what memory there is before some is
+// taken: the kernel would give address space for more, and end the process later.
 Result<std::unique_ptr<ProgramShard>> ProgramShard::Create(const v1::CreateShard& create,
                                                            std::span<const std::byte> value,
                                                            ApplyPool& pool, Description variable) {
@@ -292,22 +294,25 @@ void ProgramShard::ApplyOne(const ShardWrite& write) {
   }
 }
 
-void ProgramShard::BeginStep(std::uint64_t step) {
-  if (step <= step_.load(std::memory_order_acquire)) return;
+Status ProgramShard::BeginStep(std::uint64_t step) {
+  if (step <= step_.load(std::memory_order_acquire)) return Ok();
   const WriteLock lock(mutex_);
-  if (step <= step_) return;
-  if (staged_.bytes() > 0) {
-    for (const ShardWrite& write : staged_.Merge(dtype_, row_bytes_)) ApplyOne(write);
+  if (step <= step_) return Ok();
+  if (!staged_.empty()) {
+    const auto merged = staged_.Merge(dtype_, row_bytes_);
+    if (!merged.ok()) return Annotate(merged.status(), "variable " + variable_->name());
+    for (const ShardWrite& write : *merged) ApplyOne(write);
     held_ -= staged_.bytes();
     staged_.Clear();
     ++version_;
   }
   step_.store(step, std::memory_order_release);
+  return Ok();
 }
 
 Result<bool> ProgramShard::Apply(const FlushId& id, ClosureId settled,
                                  std::span<const ShardWrite> writes, std::uint64_t step) {
-  if (step > 0) BeginStep(step);
+  if (step > 0) MUSTER_TRY(BeginStep(step));
   const WriteLock lock(mutex_);
   const Result<bool> admitted = window_.Admit(id, settled);
   if (!admitted.ok()) return Annotate(admitted.status(), "variable " + variable_->name());
@@ -334,6 +339,10 @@ Status ProgramShard::CheckAttach(const v1::OptimizerSpec& spec) const {
                            variable_->name(), NameOf(dtype_));
   }
   const ReadLock lock(mutex_);
+  return CheckSpec(spec);
+}
+
+Status ProgramShard::CheckSpec(const v1::OptimizerSpec& spec) const {
   if (!optimizer_ || optimizer_spec_ == spec.SerializeAsString()) return Ok();
   return FailedPrecondition("variable {} has another optimizer already", variable_->name());
 }
@@ -342,6 +351,7 @@ Status ProgramShard::Attach(const v1::OptimizerSpec& spec, std::optional<std::ui
   MUSTER_TRY(CheckAttach(spec));
   MUSTER_TRY_ASSIGN(Optimizer made, Optimizer::Create(spec, 1));
   const WriteLock lock(mutex_);
+  MUSTER_TRY(CheckSpec(spec));  // another client may have attached one since
   if (!optimizer_) {
     std::vector<Region> slots;
     for (std::size_t i = 0; i < made.slots().size(); ++i) {

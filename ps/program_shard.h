@@ -58,7 +58,8 @@ class ProgramShard {
 
   // What is staged for steps before `step`, of which all closures have ended, is applied: one
   // update. What reads and writes come later find it so.
-  void BeginStep(std::uint64_t step);
+  //   kResourceExhausted: no memory for their sum; it is made another time.
+  Status BeginStep(std::uint64_t step);
 
   // Whole (`rows` false), or the rows of `ids`.
   // `reader` is who reads `into` next.
@@ -72,7 +73,8 @@ class ProgramShard {
   Status Check(const ShardWrite& write) const;
   // Applies writes that Check() found good, in order, all or none. False: they had been applied.
   // Errors of FlushWindow::Admit. With a `step` they are staged for it, to be applied by
-  // BeginStep(); kAborted: it is over.  kResourceExhausted: there is no memory for that.
+  // BeginStep(); kAborted: it is over.  kResourceExhausted: there is no memory for that, or for the
+  // step before.
   Result<bool> Apply(const FlushId& id, ClosureId settled, std::span<const ShardWrite> writes,
                      std::uint64_t step = 0);
 
@@ -91,6 +93,8 @@ class ProgramShard {
       MUSTER_REQUIRES(mutex_);
   Status CheckAccess(bool rows, std::span<const std::int64_t> ids, std::size_t bytes) const;
   Status CheckGradient(const ShardWrite& write) const;
+  // Whether it has no optimizer, or this one.
+  Status CheckSpec(const v1::OptimizerSpec& spec) const MUSTER_REQUIRES_SHARED(mutex_);
   // The values, or a slot.
   Result<const Region*> Storage(std::uint32_t slot) const MUSTER_REQUIRES_SHARED(mutex_);
   void ApplyOne(const ShardWrite& write) MUSTER_REQUIRES(mutex_);

@@ -215,7 +215,7 @@ Result<ReadMark> ProgramSpace::Read(std::uint32_t shard, std::uint32_t slot, boo
                                     std::span<const std::int64_t> ids, std::span<std::byte> into,
                                     ReadBy reader) const {
   MUSTER_TRY_ASSIGN(const ShardPointer found, Find(shard));
-  found->BeginStep(step_.load(std::memory_order_acquire));
+  MUSTER_TRY(found->BeginStep(step_.load(std::memory_order_acquire)));
   return found->Read(slot, rows, ids, into, reader);
 }
 
@@ -245,7 +245,7 @@ Status ProgramSpace::Write(const FlushId& id, std::span<const ShardWrite> writes
     std::size_t end = at + 1;
     while (end < writes.size() && writes[end].shard == writes[at].shard) ++end;
     MUSTER_TRY_ASSIGN(ShardPointer shard, Find(writes[at].shard));
-    shard->BeginStep(step_.load(std::memory_order_acquire));
+    MUSTER_TRY(shard->BeginStep(step_.load(std::memory_order_acquire)));
     for (const ShardWrite& write : writes.subspan(at, end - at)) MUSTER_TRY(shard->Check(write));
     parts.push_back({std::move(shard), writes.subspan(at, end - at)});
     at = end;
@@ -271,10 +271,15 @@ void ProgramSpace::BeginStep(std::uint64_t step) {
   }
 }
 
-void ProgramSpace::EndSteps() {
+Status ProgramSpace::EndSteps() {
   const std::uint64_t step = step_.load(std::memory_order_acquire);
-  if (step == 0) return;
-  for (const ShardPointer& shard : AllShards()) shard->BeginStep(step);
+  if (step == 0) return Ok();
+  Status first;
+  for (const ShardPointer& shard : AllShards()) {
+    const Status begun = shard->BeginStep(step);
+    if (first.ok()) first = begun;
+  }
+  return first;
 }
 
 void ProgramSpace::Trim() {

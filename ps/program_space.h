@@ -72,15 +72,16 @@ class ProgramSpace {
   //   kResourceExhausted: memory for the slots.  Errors of ProgramShard::CheckAttach.
   Status Attach(const v1::AttachOptimizer& attach);
 
-  //   kNotFound: the shard was deleted, or never was.  Errors of ProgramShard::Read.
+  //   kNotFound: the shard was deleted, or never was.  Errors of ProgramShard::Read and BeginStep.
   Result<ReadMark> Read(std::uint32_t shard, std::uint32_t slot, bool rows,
                         std::span<const std::int64_t> ids, std::span<std::byte> into,
                         ReadBy reader = ReadBy::kThisProcessor) const;
   // All steps before it are over, everywhere; what is staged for them is applied where it is read
   // or written next. A lower number than before changes nothing.
   void BeginStep(std::uint64_t step);
-  // The same, at once for all shards.
-  void EndSteps();
+  // What BeginStep() leaves to later, at once for all shards.
+  //   kResourceExhausted: no memory for it on one of them, where it is left to later still.
+  Status EndSteps();
   // Checks all, then applies them, or stages them for `step`, shard by shard: whole on each shard,
   // or not at all. Adds to `outcomes` for each shard whether it was applied now (true) or had been.
   // Errors of ProgramShard::Check and Apply; the second kind leaves earlier shards applied: it may

@@ -2,6 +2,7 @@
 
 #include <new>
 
+#include "common/base/words.h"
 #include "ps/elements.h"
 #include "ps/float_mode.h"
 
@@ -44,27 +45,40 @@ void StagedWrites::AddRows(const Write& from, DType dtype, std::size_t row_bytes
   }
 }
 
-// The first gradient is the sum's beginning: a zero plus it may have other bits.
-std::vector<ShardWrite> StagedWrites::Merge(DType dtype, std::size_t row_bytes) {
+// The first gradient is the sum's beginning: a zero plus it may have other bits. The others of the
+// whole shard are added to it when nothing takes memory any more: what has failed before that has
+// changed nothing.
+Result<std::vector<ShardWrite>> StagedWrites::Merge(DType dtype, std::size_t row_bytes) {
   const FlushSubnormals flush;
   std::vector<ShardWrite> merged;
   Write* whole = nullptr;
   ShardWrite rows;
-  for (auto& [key, set] : sets_) {
-    for (Write& one : set) {
-      one.write.ids = one.ids;
-      one.write.values = one.values;
-      if (one.write.op != kGradient) {
-        merged.push_back(one.write);
-      } else if (one.write.rows) {
-        rows = one.write;
-        AddRows(one, dtype, row_bytes);
-      } else if (whole == nullptr) {
-        whole = &one;
-      } else {
-        ApplyElements(ElementOp::kAdd, dtype, whole->values.data(), one.values);
-        whole->write.learning_rate = one.write.learning_rate;
+  try {
+    for (auto& [key, set] : sets_) {
+      for (Write& one : set) {
+        one.write.ids = one.ids;
+        one.write.values = one.values;
+        if (one.write.op != kGradient) {
+          merged.push_back(one.write);
+        } else if (one.write.rows) {
+          rows = one.write;
+          AddRows(one, dtype, row_bytes);
+        } else if (whole == nullptr) {
+          whole = &one;
+        }
       }
+    }
+    merged.reserve(merged.size() + 2);
+  } catch (const std::bad_alloc&) {
+    rows_ = {};
+    return ResourceExhausted("no memory for the sum of {} of a synchronous step",
+                             Counted(sets_.size(), "write set"));
+  }
+  for (const auto& [key, set] : sets_) {
+    for (const Write& one : set) {
+      if (one.write.op != kGradient || one.write.rows || &one == whole) continue;
+      ApplyElements(ElementOp::kAdd, dtype, whole->values.data(), one.values);
+      whole->write.learning_rate = one.write.learning_rate;
     }
   }
   if (whole != nullptr) merged.push_back(whole->write);

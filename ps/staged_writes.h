@@ -31,9 +31,11 @@ class StagedWrites {
   // In the order of closures, and of each one's flushes (OrderOfFlush): operations as they are,
   // then one gradient of the whole shard and one of rows, each the sum of those that there are,
   // with the learning rate of the last. Spans live until Clear().
-  std::vector<ShardWrite> Merge(DType dtype, std::size_t row_bytes);
+  //   kResourceExhausted: no memory for the sum; it may be asked for again.
+  Result<std::vector<ShardWrite>> Merge(DType dtype, std::size_t row_bytes);
   void Clear();
 
+  bool empty() const { return sets_.empty(); }
   std::uint64_t bytes() const { return bytes_; }
 
  private:

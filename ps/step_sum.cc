@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <cstring>
+#include <new>
 #include <utility>
 
+#include "common/base/words.h"
 #include "ps/elements.h"
 #include "ps/pieces.h"
 
@@ -18,6 +20,11 @@ void AddTo(std::span<float> sum, std::span<const float> values) {
 
 std::uint64_t BytesOf(std::span<const std::int64_t> ids, std::size_t floats) {
   return ids.size_bytes() + floats * sizeof(float);
+}
+
+Status NoMemory(std::size_t rows) {
+  return ResourceExhausted("no memory for {} of a gradient in a synchronous step",
+                           Counted(rows, "row"));
 }
 
 }  // namespace
@@ -41,36 +48,64 @@ Result<Region> StepSum::TakeRegion(std::size_t floats) {
 Status StepSum::Keep(ClosureId closure, std::span<const std::int64_t> ids,
                      std::span<const float> values) {
   Early early;
+  try {
+    early.ids.assign(ids.begin(), ids.end());
+  } catch (const std::bad_alloc&) {
+    return NoMemory(ids.size());
+  }
   if (!values.empty()) {
     MUSTER_TRY_ASSIGN(early.values, TakeRegion(values.size()));
     std::memcpy(early.values.floats().data(), values.data(), values.size_bytes());
   }
-  early.ids.assign(ids.begin(), ids.end());
   early.floats = values.size();
   bytes_ += ids.size_bytes();
   early_.emplace(closure, std::move(early));
   return Ok();
 }
 
-void StepSum::AddRows(std::span<const std::int64_t> ids, std::span<const float> values) {
+Status StepSum::FindRows(std::span<const std::int64_t> ids) {
+  const std::size_t known = ids_.size();
+  try {
+    found_.clear();
+    found_.reserve(ids.size());
+    for (const std::int64_t id : ids) {
+      const auto [place, fresh] = places_.try_emplace(id, ids_.size());
+      if (fresh) ids_.push_back(id);
+      found_.push_back(place->second);
+    }
+    const std::size_t floats = ids_.size() * row_elements_;
+    if (floats > row_sums_.capacity()) {
+      row_sums_.reserve(std::max(floats, 2 * row_sums_.capacity()));
+    }
+  } catch (const std::bad_alloc&) {
+    absl::erase_if(places_, [known](const auto& entry) { return entry.second >= known; });
+    ids_.resize(known);
+    return NoMemory(ids.size());
+  }
+  return Ok();
+}
+
+// Takes its memory first: where there is none, no row has been added to.
+Status StepSum::AddRows(std::span<const std::int64_t> ids, std::span<const float> values) {
+  MUSTER_TRY(FindRows(ids));
   const FlushSubnormals flush;
   for (std::size_t k = 0; k < ids.size(); ++k) {
     const auto row = values.subspan(k * row_elements_, row_elements_);
-    const auto [place, fresh] = places_.try_emplace(ids[k], ids_.size());
-    if (fresh) {
-      ids_.push_back(ids[k]);
+    const std::size_t at = found_[k] * row_elements_;
+    if (at == row_sums_.size()) {
       row_sums_.insert(row_sums_.end(), row.begin(), row.end());
       bytes_ += BytesOf(ids.subspan(k, 1), row.size());
     } else {
-      AddTo(std::span(row_sums_).subspan(place->second * row_elements_, row_elements_), row);
+      AddTo(std::span(row_sums_).subspan(at, row_elements_), row);
     }
   }
+  return Ok();
 }
 
 // The first gradient is copied, for a zero plus it may have other bits.
 Status StepSum::AddNext(std::span<const std::int64_t> ids, std::span<const float> values) {
   if (rows_) {
-    AddRows(ids, values);
+    MUSTER_TRY(AddRows(ids, values));
   } else if (values.empty()) {
     // Only marked: what is left in the sum of an earlier step is nobody's.
   } else if (empty_) {
@@ -89,15 +124,17 @@ Status StepSum::AddNext(std::span<const std::int64_t> ids, std::span<const float
   return Ok();
 }
 
+// Adds it and those that have waited for it, or keeps it where others come before. One below next_
+// was added when there was no memory for those that waited: now it brings them again.
 Status StepSum::Add(ClosureId closure, std::span<const std::int64_t> ids,
                     std::span<const float> values) {
-  if (closure != next_) return Keep(closure, ids, values);
-  MUSTER_TRY(AddNext(ids, values));
+  if (closure > next_) return Keep(closure, ids, values);
+  if (closure == next_) MUSTER_TRY(AddNext(ids, values));
   for (auto first = early_.begin(); first != early_.end() && first->first == next_;
        first = early_.erase(first)) {
     Early& early = first->second;
-    // Neither way takes memory that could be missing: the sum begins with what has waited, or there
-    // is one already.
+    // Only rows take memory that could be missing: the sum of a whole shard begins with what has
+    // waited, or there is one already.
     if (!rows_ && empty_ && early.floats > 0) {
       std::swap(sum_, early.values);
       empty_ = false;

@@ -30,7 +30,7 @@ class StepSum {
 
   // Takes a closure's gradient, once for each closure of the step. Ids are unique, and none without
   // `rows`. No values: the closure is counted, and adds nothing.
-  //   kResourceExhausted: no memory; nothing was taken.
+  //   kResourceExhausted: no memory. It is to come again, and counts once whatever was taken of it.
   Status Add(ClosureId closure, std::span<const std::int64_t> ids, std::span<const float> values);
 
   // The first closure that is not in the sum.
@@ -53,7 +53,9 @@ class StepSum {
   Result<Region> TakeRegion(std::size_t floats);
   Status Keep(ClosureId closure, std::span<const std::int64_t> ids, std::span<const float> values);
   Status AddNext(std::span<const std::int64_t> ids, std::span<const float> values);
-  void AddRows(std::span<const std::int64_t> ids, std::span<const float> values);
+  Status AddRows(std::span<const std::int64_t> ids, std::span<const float> values);
+  // Fills `found_`, and makes room for the rows that are new.
+  Status FindRows(std::span<const std::int64_t> ids);
 
   const std::size_t elements_;
   const std::size_t row_elements_;
@@ -68,6 +70,8 @@ class StepSum {
   std::vector<std::int64_t> ids_;
   std::vector<float> row_sums_;
   absl::flat_hash_map<std::int64_t, std::size_t> places_;
+  // Where the rows of the gradient that is being added stand. Kept for its memory.
+  std::vector<std::size_t> found_;
   std::uint64_t bytes_ = 0;
 };
 

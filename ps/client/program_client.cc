@@ -4,6 +4,7 @@
 #include <atomic>
 #include <cstring>
 #include <set>
+#include <system_error>
 #include <thread>
 #include <utility>
 
@@ -525,7 +526,11 @@ void ProgramClientImpl::SetSettled(ClosureId closure) {
   }
   if (known != ClosureId() || closure == ClosureId()) return;
   const MutexLock lock(mutex_);
-  if (!stopping_ && !teller_.joinable()) teller_ = std::thread([this] { TellSettled(); });
+  if (stopping_ || teller_.joinable()) return;
+  try {
+    teller_ = std::thread([this] { TellSettled(); });
+  } catch (const std::system_error&) {  // no thread: they hear it with what is sent
+  }
 }
 
 void ProgramClientImpl::TellSettled() {
@@ -556,6 +561,10 @@ Status ProgramClientImpl::EndSteps(std::uint64_t step) {
 Status ProgramClientImpl::TellAll(const ProgramIds& ids) {
   Status first;
   for (std::size_t server = 0; server < servers_.size(); ++server) {
+    {
+      const MutexLock lock(mutex_);
+      if (stopping_) break;  // the destructor waits for one that is cut off, not for all of them
+    }
     const Status told = servers_.Ask(server, ProgramVerb::kSettle, ids, {}, {}, After(0),
                                      [](std::span<const std::byte>) { return Ok(); });
     if (first.ok()) first = told;

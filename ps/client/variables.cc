@@ -1,7 +1,6 @@
 #include "ps/client/variables.h"
 
 #include <algorithm>
-#include <tuple>
 #include <utility>
 
 #include "muster/v1/common.pb.h"
@@ -70,8 +69,6 @@ Status AllocateRows(net::Arena& arena, const VariableRef& variable, VariableRef:
 
 Result<VariableMap> VariableMap::Create(const v1::JobPlan& plan) {
   VariableMap map;
-  // (server, variable, row offset) in order is how a server numbers its shards.
-  std::vector<std::tuple<std::uint32_t, std::size_t, ShardRef*>> numbered;
   for (const v1::VariableLayout& layout : plan.variables()) {
     MUSTER_TRY_ASSIGN(VariableRef variable, ParseLayout(layout));
     if (layout.id() != map.variables_.size()) {
@@ -93,6 +90,7 @@ Result<VariableMap> VariableMap::Create(const v1::JobPlan& plan) {
   std::ranges::sort(map.servers_);
   map.servers_.erase(std::unique(map.servers_.begin(), map.servers_.end()), map.servers_.end());
 
+  // In the order of variables and rows, as a server numbers its shards.
   std::vector<std::uint32_t> next(map.servers_.size());
   for (VariableRef& variable : map.variables_) {
     for (ShardRef& shard : variable.shards) {
@@ -188,6 +186,7 @@ void GroupByShard(const std::vector<std::uint32_t>& shard_of, std::span<std::int
 
 }  // namespace
 
+// One pass where ids come shard by shard, as sorted ones do; others are moved after it.
 Result<RowSplit> SplitRows(std::string_view name, std::int64_t rows,
                            std::span<const ShardRef> shards, std::span<const std::int64_t> ids,
                            std::span<std::int64_t> local) {

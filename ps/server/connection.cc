@@ -1,6 +1,7 @@
 #include "ps/server/connection.h"
 
 #include <algorithm>
+#include <chrono>
 #include <cstring>
 #include <utility>
 
@@ -17,6 +18,8 @@ using net::LinkKind;
 
 // More ids than this in one entry are refused before anything is sized by them.
 constexpr std::uint64_t kMaxIds = 1ULL << 28;
+// More than any memory has: sums of as many entries as there may be fit into 64 bits.
+constexpr std::uint64_t kMaxFloats = 1ULL << 45;
 constexpr Millis kLinger{200};
 // How often a wait looks whether its peer is still there.
 constexpr Millis kLookForPeer{50};
@@ -54,6 +57,10 @@ Status CheckEntry(const WireEntry& entry, Verb verb, std::span<const ShardInfo> 
   if (entry.ids > kMaxIds) {
     return ResourceExhausted("shard {}: {} ids in one request, limit {}", entry.shard, entry.ids,
                              kMaxIds);
+  }
+  if (entry.floats > kMaxFloats) {
+    return ResourceExhausted("shard {}: {} values in one request, limit {}", entry.shard,
+                             entry.floats, kMaxFloats);
   }
   const auto row = static_cast<std::uint64_t>(shard.row_elements);
   const std::uint64_t want = rows ? entry.ids * row : static_cast<std::uint64_t>(shard.rows) * row;
@@ -253,7 +260,8 @@ Status Connection::AwaitStep(const Request& request, const JobTable::Served& ser
                              Entries entries) {
   StepSignal* const signal = served.shards->step_signal();
   if (signal == nullptr) return Ok();
-  const TimePoint deadline = channel_.After(context_.options.step_timeout);
+  const TimePoint began = channel_.After(Millis(0));
+  const TimePoint deadline = began + context_.options.step_timeout;
   std::optional<ClosureId> missing;
   bool waited = false;
   for (const WireEntry& entry : entries) {
@@ -274,6 +282,8 @@ Status Connection::AwaitStep(const Request& request, const JobTable::Served& ser
         "slow, or lost",
         request.ids.closure, *missing, context_.options.step_timeout.count());
   }
+  // Both waits together must not last longer than the client does.
+  if (waited) memory_.CountWait(std::chrono::ceil<Millis>(channel_.After(Millis(0)) - began));
   return Ok();
 }
 
@@ -284,6 +294,7 @@ Status Connection::WithValues(const WireEntry& entry, const Use& use) {
 }
 
 Status Connection::PullLocal(const JobTable::Served& served, Entries entries) {
+  MUSTER_TRY(memory_.StageIds(entries));
   for (const WireEntry& entry : entries) {
     MUSTER_TRY_ASSIGN(const auto ids, memory_.LocalIds(entry.ids_offset, entry.ids));
     const bool dense = entry.access == static_cast<std::uint32_t>(WireAccess::kDense);
@@ -358,6 +369,7 @@ Result<bool> Connection::SendGroup(const Request& request, const JobTable::Serve
 
 Status Connection::PushLocal(const Request& request, const JobTable::Served& served,
                              Entries entries) {
+  MUSTER_TRY(memory_.StageIds(entries));
   for (const WireEntry& entry : entries) {
     MUSTER_TRY_ASSIGN(const auto ids, memory_.LocalIds(entry.ids_offset, entry.ids));
     MUSTER_TRY(WithValues(entry, [&](std::span<float> values) {

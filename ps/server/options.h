@@ -35,8 +35,8 @@ struct ServerOptions {
   Millis transfer_timeout{30'000};
   // Silence inside a frame: its peer is stopped or cut off, and holds stage memory.
   Millis quiet_limit{4'000};
-  // For a wait for stage memory, and more for many bytes. Below the clients' timeout, so that
-  // they hear why.
+  // For a request's wait for stage memory, and more for many bytes; less by what it has waited for
+  // closures. Below the clients' timeout, so that they hear why.
   Millis stage_timeout{7'000};
   // The same for a wait for closures of an earlier step (JobShards::Missing).
   Millis step_timeout{7'000};

@@ -67,6 +67,7 @@ Status ProgramRequests::Serve(const FrameHeader& frame) {
   return Ok();
 }
 
+// Leaves the answer in `answer_`, but of a read over TCP, which sends its own piece by piece.
 Status ProgramRequests::Execute(const FrameHeader& frame) {
   switch (static_cast<ProgramVerb>(frame.kind)) {
     case ProgramVerb::kOpen: {
@@ -89,10 +90,11 @@ Status ProgramRequests::Execute(const FrameHeader& frame) {
     }
     case ProgramVerb::kWrite:
       return Write(frame);
-    case ProgramVerb::kSettle:
-      space_->EndSteps();
+    case ProgramVerb::kSettle: {
+      const Status ended = space_->EndSteps();
       space_->Trim();
-      return Ok();
+      return ended;
+    }
   }
   return Ok();
 }
@@ -136,6 +138,7 @@ Status ProgramRequests::Attach() {
 }
 
 Status ProgramRequests::ReadLocal(std::span<const ReadEntry> entries) {
+  MUSTER_TRY(MayComeAgain(memory_.StageIds(entries)));
   std::vector<ReadMark> marks;
   marks.reserve(entries.size());
   for (const ReadEntry& entry : entries) {

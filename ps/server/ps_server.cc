@@ -234,8 +234,13 @@ Result<std::unique_ptr<PsServer>> PsServer::Start(Options options) {
   net::Fd wake(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (!wake.valid()) return FromErrno(errno, "eventfd");
   const int cores = UsableProcessors();
-  return std::unique_ptr<PsServer>(std::make_unique<PsServerImpl>(
-      std::move(options), std::move(listeners), std::move(wake), cores));
+  const std::string address = listeners[0].address;
+  try {
+    return std::unique_ptr<PsServer>(std::make_unique<PsServerImpl>(
+        std::move(options), std::move(listeners), std::move(wake), cores));
+  } catch (const std::system_error& error) {
+    return ResourceExhausted("data plane {}: no thread to serve it: {}", address, error.what());
+  }
 }
 
 }  // namespace muster::ps

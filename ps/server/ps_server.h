@@ -37,6 +37,7 @@ class PsServer {
 
   // kInvalidArgument: an address that is none.  kUnavailable: the address is in use (named).
   // kPermissionDenied, kFailedPrecondition: others may change `unix_directory`, or it is a link.
+  // kResourceExhausted: no threads can be had.
   static Result<std::unique_ptr<PsServer>> Start(Options options);
   // Stops.
   virtual ~PsServer() = default;

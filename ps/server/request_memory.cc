@@ -20,9 +20,11 @@ Result<std::span<std::byte>> RequestMemory::Stage(std::uint64_t bytes) {
     if (small_.empty()) small_.resize(kSmall);
     return std::span(small_).first(bytes);
   }
+  if (lease_ && lease_->bytes().size() >= bytes) return lease_->bytes().first(bytes);
   lease_.reset();
+  const Millis patience = std::max(context_.options.stage_timeout - waited_, Millis(0));
   Result<net::StagePool::Lease> lease =
-      context_.stage.Take(bytes, channel_.After(context_.options.stage_timeout + TimeFor(bytes)));
+      context_.stage.Take(bytes, channel_.After(patience + TimeFor(bytes)));
   // Other transfers have the room just now: this one may come again. It is no error of its job.
   if (!lease.ok() && lease.status().code() == StatusCode::kResourceExhausted) {
     context_.Warn(context_.shortages, fmt::format("{}: {}; more by --stage-budget",
@@ -32,6 +34,13 @@ Result<std::span<std::byte>> RequestMemory::Stage(std::uint64_t bytes) {
   MUSTER_TRY(lease.status());
   lease_.emplace(*std::move(lease));
   return lease_->bytes();
+}
+
+Status RequestMemory::StageMost(std::uint64_t ids) {
+  const std::uint64_t bytes = ids * sizeof(std::int64_t);
+  // More ids than the arena has room for are refused where they are looked at.
+  if (bytes <= kSmall || bytes > arena_->size()) return Ok();
+  return Stage(bytes).status();
 }
 
 Result<std::span<const std::int64_t>> RequestMemory::LocalIds(std::uint64_t offset,

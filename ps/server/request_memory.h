@@ -5,6 +5,7 @@
 // with EndRequest().
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -14,6 +15,7 @@
 
 #include <absl/functional/function_ref.h>
 
+#include "common/base/scheduler.h"
 #include "common/base/status.h"
 #include "common/net/arena.h"
 #include "common/net/channel.h"
@@ -39,9 +41,19 @@ class RequestMemory {
   bool local() const { return arena_.has_value(); }
 
   // Memory of this connection for a small transfer, of the stage pool for a large one; one piece at
-  // a time.
+  // a time. What the request has is used again where it is large enough.
   //   kUnavailable: other transfers have the room just now.
   Result<std::span<std::byte>> Stage(std::uint64_t bytes);
+  // Room for what LocalIds() copies of each entry, one after another. Waited for once: a wait for
+  // each could last longer than the client does.
+  template <class Entry>
+  Status StageIds(std::span<const Entry> entries) {
+    std::uint64_t most = 0;
+    for (const Entry& entry : entries) most = std::max(most, entry.ids);
+    return StageMost(most);
+  }
+  // The request has waited for something else: it waits the less for room.
+  void CountWait(Millis time) { waited_ += time; }
   // Ids, copied out of the arena into Stage(): a peer must not change them once they are checked.
   Result<std::span<const std::int64_t>> LocalIds(std::uint64_t offset, std::uint64_t ids);
   // Bytes in the arena, while `use` works on them; the pages that stay resident are bounded.
@@ -55,6 +67,7 @@ class RequestMemory {
   void EndRequest() {
     lease_.reset();
     guards_.clear();
+    waited_ = Millis(0);
   }
   // After an answer that arena pages served: keeps to what may stay resident.
   void Release() {
@@ -62,6 +75,7 @@ class RequestMemory {
   }
 
  private:
+  Status StageMost(std::uint64_t ids);
   // What may stay resident of this connection's arena.
   std::uint64_t ResidentLimit() const;
 
@@ -71,6 +85,7 @@ class RequestMemory {
   std::vector<std::byte> small_;
   std::optional<net::StagePool::Lease> lease_;
   std::vector<std::unique_ptr<Reclaimer::Guard>> guards_;
+  Millis waited_{0};
 };
 
 }  // namespace muster::ps

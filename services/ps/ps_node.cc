@@ -1,5 +1,6 @@
 #include "services/ps/ps_node.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "common/messages/status_proto.h"
@@ -10,7 +11,13 @@ namespace muster::services {
 
 Result<std::unique_ptr<PsNode>> PsNode::Start(Options options) {
   ps::PsServer::Options server = options.server;
+  const auto wanted = static_cast<std::size_t>(std::max(options.apply_helpers, 0));
   std::unique_ptr<PsNode> node(new PsNode(std::move(options)));
+  if (node->pool_.helpers() < wanted && server.on_warning) {
+    server.on_warning(fmt::format(
+        "{} of {} threads that help with large gradients: no more can be had; they take longer",
+        node->pool_.helpers(), wanted));
+  }
   server.apply_pool = &node->pool_;
   MUSTER_TRY_ASSIGN(node->server_, ps::PsServer::Start(server));
   return node;

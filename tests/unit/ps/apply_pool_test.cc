@@ -13,6 +13,7 @@ namespace {
 TEST_CASE("every piece runs exactly once, whatever the number of helpers", "[ps][unit]") {
   for (const int helpers : {0, 1, 3}) {
     ApplyPool pool(helpers);
+    CHECK(pool.helpers() == static_cast<std::size_t>(helpers));
     for (const std::size_t pieces : {0, 1, 2, 100}) {
       std::vector<std::atomic<int>> runs(pieces);
       pool.Run(pieces, [&](std::size_t i) { ++runs[i]; });

@@ -109,8 +109,24 @@ TEST_CASE("a write of a later step ends the step before, and writes of no step a
   REQUIRE(f.Write(3, 2, f.Gradient(ones)).ok());
   CHECK(f.Read()[0] == 0);
   f.space.BeginStep(3);
-  f.space.EndSteps();
+  REQUIRE(f.space.EndSteps().ok());
   CHECK(f.Read()[0] == -1);
+}
+
+TEST_CASE("gradients of no rows are an update of their own step and of no later one",
+          "[ps][unit]") {
+  StepFixture f;
+  const std::vector<float> ones(kRows * kRow, 1);
+  const auto updates = [&f] { return f.space.Read(f.w, 0, true, {}, {}).value().updates; };
+  REQUIRE(f.Write(1, 1, f.Rows({}, {})).ok());
+
+  f.space.BeginStep(2);
+  CHECK(updates() == 1);
+
+  REQUIRE(f.Write(2, 2, f.Gradient(ones)).ok());
+  f.space.BeginStep(3);
+  CHECK(updates() == 2);
+  CHECK(f.Read() == std::vector<float>(kRows * kRow, -1));
 }
 
 TEST_CASE("flushes of a closure in a step count in the order of their counts, then of parts",

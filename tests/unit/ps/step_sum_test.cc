@@ -79,6 +79,27 @@ TEST_CASE("closures without a gradient of a whole shard add nothing, whenever th
   CHECK(SameBits(sum.values(), std::vector<float>{11, 22}));
 }
 
+TEST_CASE("a closure that comes again once it has been added counts once", "[ps][unit]") {
+  const bool rows = GENERATE(false, true);
+  ApplyPool pool(1);
+  StepSum sum(2, 1, rows, ClosureId(1), pool);
+  std::vector<std::int64_t> ids;
+  if (rows) ids = {0, 1};
+  const std::vector<float> a{1, 2};
+  const std::vector<float> b{10, 20};
+  REQUIRE(sum.Add(ClosureId(1), ids, a).ok());
+  const std::uint64_t bytes = sum.bytes();
+
+  // As one does that was told that there was no memory for those behind it.
+  REQUIRE(sum.Add(ClosureId(1), ids, a).ok());
+
+  CHECK(sum.next() == ClosureId(2));
+  CHECK(sum.bytes() == bytes);
+  CHECK(SameBits(sum.values(), a));
+  REQUIRE(sum.Add(ClosureId(2), ids, b).ok());
+  CHECK(SameBits(sum.values(), std::vector<float>{11, 22}));
+}
+
 TEST_CASE("rows of several closures are added row by row in their order", "[ps][unit]") {
   std::mt19937 random(7);
   ApplyPool pool(1);

@@ -176,6 +176,33 @@ TEST_CASE("a payload that its entries do not make is refused", "[ps_server][unit
   CheckAlive(cluster);
 }
 
+TEST_CASE("entries whose bytes no sum can hold are refused", "[ps_server][unit]") {
+  // Together 2^64 bytes: as many as none, where nobody looks.
+  constexpr std::int64_t kRow = (1 << 18) - 2;
+  constexpr std::uint64_t kIds = 1ULL << 28;
+  v1::JobPlan plan = OneVariable();
+  AddVariable(plan, "e", {1, kRow}, 1, /*embedding=*/true);
+  SmallCluster cluster(std::move(plan), 1);
+  auto channel = DialAndGreet(cluster);
+  const WireEntry entry{.shard = 1,
+                        .access = static_cast<std::uint32_t>(WireAccess::kRows),
+                        .ids = kIds,
+                        .floats = kIds * kRow};
+  const std::vector<WireEntry> entries(kMaxEntries, entry);
+  const FrameHeader header =
+      MakeHeader(Verb::kPush, 1,
+                 {.job = kJob, .view = ViewId(1), .closure = ClosureId(1), .attempt = Attempt(1)});
+
+  REQUIRE(channel->Send(header, std::as_bytes(std::span(entries)), {}, Soon()).ok());
+  const auto reply = channel->ReadFrame(Soon(), Millis(5'000));
+
+  REQUIRE(reply.ok());
+  const Status said = net::StatusOf(**reply, channel->meta());
+  CHECK(said.code() == StatusCode::kResourceExhausted);
+  CHECK(Message(said).find(" values in one request, limit 35184372088832") != std::string::npos);
+  CheckAlive(cluster);
+}
+
 TEST_CASE("a client without its job's key is refused, and told what it does not know",
           "[ps_client][unit]") {
   const LinkMode link = GENERATE(LinkMode::kLocal, LinkMode::kTcp);

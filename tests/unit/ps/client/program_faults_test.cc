@@ -4,6 +4,7 @@
 #include <atomic>
 #include <cstring>
 #include <future>
+#include <numeric>
 #include <random>
 #include <thread>
 
@@ -191,7 +192,7 @@ TEST_CASE("a client that ends in the middle of a write set has written nothing",
 TEST_CASE("rows whose ids find the stage memory full are read when there is room",
           "[ps_server][unit]") {
   const LinkMode link = GENERATE(LinkMode::kLocal, LinkMode::kTcp);
-  std::atomic<bool> full{false};
+  std::atomic<bool> full{false}, over{false};
   PsServer::Options options;
   options.stage_budget_bytes = 2 << 20;
   options.quiet_limit = Millis(60'000);
@@ -210,9 +211,14 @@ TEST_CASE("rows whose ids find the stage memory full are read when there is room
   auto read = std::async(std::launch::async, [&] {
     const ReadRequest rows{
         .variable = w, .rows = true, .ids = ids, .into = std::as_writable_bytes(std::span(into))};
-    return client->Read(std::span(&rows, 1));
+    // Those that came before the half write find room.
+    Status status;
+    do status = client->Read(std::span(&rows, 1));
+    while (status.ok() && !full && !over);
+    return status;
   });
   const bool told = testing::Eventually([&] { return full.load(); });
+  over = true;
   holder.reset();
 
   const Status status = read.get();
@@ -220,6 +226,42 @@ TEST_CASE("rows whose ids find the stage memory full are read when there is room
   INFO(ToString(status));
   CHECK(status.ok());
   CHECK(into == std::vector<float>(ids.size()));
+}
+
+TEST_CASE("rows of several variables share the room for their ids", "[ps_server][unit]") {
+  const LinkMode link = GENERATE(LinkMode::kLocal, LinkMode::kTcp);
+  PsServer::Options options;
+  options.stage_budget_bytes = 2 << 20;
+  ProgramCluster cluster(1, options);
+  const auto client = cluster.Client(link);
+  std::vector<VariableHandle> variables;
+  std::vector<std::vector<std::int64_t>> ids;
+  std::vector<std::vector<float>> into;
+  // Small ones, and larger and smaller ones behind larger ones.
+  for (const std::size_t count : {10, 20'000, 40'000, 30'000, 5}) {
+    const std::size_t at = variables.size();
+    std::vector<float> values(50'000);
+    std::iota(values.begin(), values.end(), static_cast<float>(100'000 * at));
+    const VariableSpec spec{.name = fmt::format("v{}", at), .shape = {50'000}, .servers = {0}};
+    variables.push_back(client->Create(spec, Raw(values)).value());
+    ids.emplace_back(count);
+    std::iota(ids.back().begin(), ids.back().end(), static_cast<std::int64_t>(at));
+    into.emplace_back(count);
+  }
+  std::vector<ReadRequest> requests;
+  for (std::size_t i = 0; i < variables.size(); ++i) {
+    requests.push_back({.variable = variables[i],
+                        .rows = true,
+                        .ids = ids[i],
+                        .into = std::as_writable_bytes(std::span(into[i]))});
+  }
+
+  REQUIRE(client->Read(requests).ok());
+
+  for (std::size_t i = 0; i < into.size(); ++i) {
+    CHECK(into[i].front() == static_cast<float>(100'000 * i + i));
+    CHECK(into[i].back() == static_cast<float>(100'000 * i + i + into[i].size() - 1));
+  }
 }
 
 TEST_CASE("a killed parameter server is named to all who use it, at once", "[ps_client][unit]") {
