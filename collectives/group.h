@@ -14,6 +14,7 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -74,6 +75,8 @@ class Group {
   virtual ~Group() = default;
   virtual int rank() const = 0;
   virtual int size() const = 0;
+  // What messages call a member: of processes their task, "worker:1".
+  virtual std::string name_of(int member) const { return "member " + std::to_string(member); }
 
   // Reduces all buffers as one: they are laid end to end, and each member does its share.
   //   kInvalidArgument: "Shape mismatch", other types, another number of buffers, or a type that

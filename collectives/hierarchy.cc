@@ -35,6 +35,7 @@ HierarchicalRoute RouteOf(std::size_t buffer, std::size_t members) {
   return route;
 }
 
+// The destinations of root and partner hold the sums of their halves until the total is there.
 void HierarchicalReduce(Reduction reduction, DType type, std::size_t buffer,
                         std::span<const void* const> sources, std::span<void* const> destinations,
                         Range range) {

@@ -57,6 +57,7 @@ Status ReduceGathered(Group& between, Reduction reduction, Brought brought, std:
 
 }  // namespace
 
+// What would be rounded twice goes buffer by buffer, all else in one call of the group.
 Status ReduceJointly(Group& between, Reduction reduction,
                      std::span<const std::span<const ReduceBuffer>> brought, Timeout timeout) {
   MUSTER_TRY(Refused(between, CheckSame(brought)));

@@ -17,6 +17,7 @@
 #include <deque>
 #include <memory>
 #include <span>
+#include <string>
 #include <string_view>
 #include <thread>
 #include <vector>
@@ -40,6 +41,7 @@ class QueuedGroup final : public Group {
 
   int rank() const override { return group_->rank(); }
   int size() const override { return group_->size(); }
+  std::string name_of(int member) const override { return group_->name_of(member); }
   Status AllReduce(Reduction reduction, std::span<const ReduceBuffer> buffers,
                    Timeout timeout = {}) override;
   Result<std::vector<std::vector<std::int64_t>>> Exchange(std::string_view call,

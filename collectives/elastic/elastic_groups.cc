@@ -20,6 +20,7 @@
 #include "common/net/greeters.h"
 #include "common/net/host_id.h"
 #include "common/net/listen_at.h"
+#include "common/process/no_more.h"
 #include "common/telemetry/log.h"
 
 namespace muster::collectives {
@@ -79,6 +80,24 @@ Result<M> ReceiveMessage(net::Channel& channel, net::FrameKind kind, TimePoint u
 
 Status StoodStill() { return Unavailable("this worker stood still meanwhile"); }
 
+// Does `one` for each number below `count`, several at a time, since each that does not answer
+// takes kAnswerWithin: a host that is lost may have had many.
+template <class One>
+void SeveralAtOnce(int count, const One& one) {
+  std::atomic<int> next{0};
+  const auto work = [&] {
+    for (int i = next++; i < count; i = next++) one(i);
+  };
+  std::vector<std::jthread> helpers;
+  try {
+    while (static_cast<int>(helpers.size()) + 1 < std::min(count, kAskedAtOnce)) {
+      helpers.emplace_back(work);
+    }
+  } catch (const std::system_error&) {  // no more threads: it takes longer
+  }
+  work();
+}
+
 net::FrameLimits Limits() { return {.meta_bytes = 1U << 20U, .payload_bytes = 0}; }
 
 }  // namespace
@@ -94,7 +113,11 @@ Result<std::unique_ptr<ElasticGroups>> ElasticGroups::Create(Options options) {
   MUSTER_TRY_ASSIGN(groups->identity_.host_id, net::HostId());
   groups->wake_ = net::Fd(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (!groups->wake_.valid()) return FromErrno(errno, "eventfd");
-  groups->thread_ = std::thread([one = groups.get()] { one->Answer(); });
+  try {
+    groups->thread_ = std::thread([one = groups.get()] { one->Answer(); });
+  } catch (const std::system_error& error) {
+    return process::NoMore(error.code().value(), "a thread that answers other workers");
+  }
   return groups;
 }
 
@@ -265,32 +288,35 @@ bool ElasticGroups::IsToBeAsked(int worker) {
   return rendezvous_.IsToBeAsked(worker, steady_clock::now());
 }
 
-// Several at a time, since each that does not answer takes kAnswerWithin: a host that is lost may
-// have had many.
 void ElasticGroups::AskAll() {
   const int others = options_.rules.workers - 1;
-  std::atomic<int> next{0};
-  const auto ask = [&] {
-    for (int i = next++; i < others; i = next++) {
-      // Not all workers begin with the same ones.
-      const int worker = (options_.rules.self + 1 + i) % options_.rules.workers;
-      if (IsToBeAsked(worker)) (void)Ask(worker, nullptr);
-    }
-  };
-  std::vector<std::jthread> helpers;
-  try {
-    while (static_cast<int>(helpers.size()) + 1 < std::min(others, kAskedAtOnce)) {
-      helpers.emplace_back(ask);
-    }
-  } catch (const std::system_error&) {  // no more threads: it takes longer
-  }
-  ask();
+  SeveralAtOnce(others, [&](int i) {
+    // Not all workers begin with the same ones.
+    const int worker = (options_.rules.self + 1 + i) % options_.rules.workers;
+    if (IsToBeAsked(worker)) (void)Ask(worker, nullptr);
+  });
+}
+
+// Several at a time: the first that agrees waits for the group while the last is asked, and not for
+// long (kFormWithin). After a refusal nobody else is asked.
+bool ElasticGroups::AllAgree(const Formation& formation) {
+  std::atomic<bool> refused{false};
+  SeveralAtOnce(static_cast<int>(formation.members.size()) - 1, [&](int i) {
+    if (refused) return;
+    // Who leads is the first of them.
+    const int worker = formation.members[static_cast<std::size_t>(i) + 1].name.worker;
+    const Result<std::string> refusal = Ask(worker, &formation);
+    if (refusal.ok() && refusal->empty()) return;
+    refused = true;
+    log::Info("worker {} does not come to generation {}: {}", worker, formation.generation,
+              refusal.ok() ? *refusal : Message(refusal.status()));
+  });
+  return !refused;
 }
 
 // Asks everybody. When this worker leads and all has been said: asks the members of the next group
 // whether they agree. Who has agreed to one that does not come about finds out soon.
 Result<std::optional<Formation>> ElasticGroups::LookAround() {
-  const int self = options_.rules.self;
   ReadWorkers();
   AskAll();
   std::optional<Formation> next;
@@ -301,17 +327,10 @@ Result<std::optional<Formation>> ElasticGroups::LookAround() {
     MUSTER_TRY_ASSIGN(next, rendezvous_.Propose(steady_clock::now()));
     if (!next.has_value() || !rendezvous_.Accept(*next).ok()) return std::optional<Formation>();
   }
-  for (const WorkerReport& member : next->members) {
-    if (member.name.worker == self) continue;
-    const Result<std::string> refusal = Ask(member.name.worker, &*next);
-    if (refusal.ok() && refusal->empty()) continue;
-    log::Info("worker {} does not come to generation {}: {}", member.name.worker, next->generation,
-              refusal.ok() ? *refusal : Message(refusal.status()));
-    const MutexLock lock(mutex_);
-    rendezvous_.GiveUp();
-    return std::optional<Formation>();
-  }
-  return next;
+  if (AllAgree(*next)) return next;
+  const MutexLock lock(mutex_);
+  rendezvous_.GiveUp();
+  return std::optional<Formation>();
 }
 
 Result<std::unique_ptr<Group>> ElasticGroups::FormNow(const Formation& formation, int rank,

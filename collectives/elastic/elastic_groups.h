@@ -59,7 +59,7 @@ class ElasticGroups {
     std::string wait_page = {};
     std::optional<LinkCosts> costs = std::nullopt;
   };
-  // kUnavailable: this worker's port is in use.
+  // kUnavailable: this worker's port is in use. kResourceExhausted: no thread for it.
   static Result<std::unique_ptr<ElasticGroups>> Create(Options options);
   ~ElasticGroups();
   ElasticGroups(const ElasticGroups&) = delete;
@@ -100,6 +100,8 @@ class ElasticGroups {
   v1::ElasticAnswer AnswerTo(const v1::ElasticQuestion& question, TimePoint came);
   bool IsToBeAsked(int worker);
   void AskAll();
+  // Whether all other members come to that group.
+  bool AllAgree(const Formation& formation);
   // One question to another worker; what it answers is taken in.
   Result<std::string> Ask(int worker, const Formation* formation);
   // What came of this look around: a group to form.

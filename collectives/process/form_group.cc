@@ -5,7 +5,6 @@
 #include <chrono>
 #include <cstring>
 #include <filesystem>
-#include <functional>
 #include <optional>
 #include <span>
 #include <thread>
@@ -14,7 +13,6 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <poll.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -38,7 +36,6 @@
 #include "common/net/greeters.h"
 #include "common/net/handshake.h"
 #include "common/net/host_id.h"
-#include "common/net/socket_calls.h"
 #include "common/telemetry/log.h"
 
 namespace muster::collectives {
@@ -251,9 +248,9 @@ class Forming {
     }
     return Joined(names);
   }
-  Status TooLate() {
+  Status TooLate(const std::string& whom) const {
     return DeadlineExceeded("group {} of {} has not formed within {} ms: it waits for {}",
-                            spec_.generation, spec_.job, spec_.form_within.count(), Missing());
+                            spec_.generation, spec_.job, spec_.form_within.count(), whom);
   }
 
   net::Subject SubjectFor(Lane lane) const {
@@ -294,7 +291,8 @@ class Forming {
       // A wrong name and a closed port are not told from one that is late but by this.
       lobby_->WaitsFor(fmt::format("{}: {}", Name(rank), Message(greeted.status())));
       if (std::chrono::steady_clock::now() + kRetry >= deadline_) {
-        return Annotate(TooLate(), Message(greeted.status()));
+        // The others may have come: they are let in after this one.
+        return Annotate(TooLate(Name(rank)), Message(greeted.status()));
       }
       std::this_thread::sleep_for(kRetry);
     }
@@ -337,7 +335,7 @@ class Forming {
         MUSTER_TRY(lobby_->AnyLost(spec_.rank));
         std::string missing = Missing();
         if (missing.empty()) return Ok();
-        if (left <= Millis(0)) return TooLate();
+        if (left <= Millis(0)) return TooLate(missing);
         lobby_->WaitsFor(std::move(missing));
       }
       Result<net::Accepted> next = net::Accept(listeners_, wake.get(), std::min(left, kLook));
@@ -443,7 +441,8 @@ class Forming {
 
   // READY to lower ranks, GO to higher ones: then nobody reads by a handshake's channel any more.
   Status Agree() {
-    MUSTER_TRY(Gather(kReady, spec_.rank + 1, size()));
+    // Each says READY when all higher ones have: who is waited for is the one that is late.
+    for (int r = size() - 1; r > spec_.rank; --r) MUSTER_TRY(Gather(kReady, r, r + 1));
     for (int r = 0; r < spec_.rank; ++r) MUSTER_TRY(Say(r, kReady));
     MUSTER_TRY(Gather(kGo, 0, spec_.rank));
     on_host_ = OnThisHost();
@@ -470,7 +469,7 @@ class Forming {
   }
   Status ReceiveMemory(int rank) {
     Peer& from = peer(rank);
-    (void)net::PollUntil(from.data->fd(), POLLIN, deadline_);
+    MUSTER_TRY(lobby_->AwaitBytes(from.data->fd(), deadline_));
     std::byte ride{};
     const ssize_t got =
         from.data->ReceiveWith({&ride, 1}, [&](net::Fd fd) { from.memory = std::move(fd); });

@@ -19,7 +19,8 @@
 namespace muster::collectives {
 
 // Blocks until all members are there. `listener` listens at the own address, or behind it.
-//   kDeadlineExceeded: names the members that have not come. kInvalidArgument: the spec is not
+//   kDeadlineExceeded: names the members that have not come, as far as this one has looked for
+//   them; when all have, the one that still waits for others. kInvalidArgument: the spec is not
 //   sound, or a member has another list of members. kAlreadyExists: two processes say that they are
 //   the same member. kAborted: a member has a newer generation. kUnauthenticated: another key.
 //   kUnavailable: a member was lost meanwhile. kResourceExhausted: no descriptor or thread for it.

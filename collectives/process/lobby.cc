@@ -5,9 +5,12 @@
 #include <system_error>
 #include <utility>
 
+#include <poll.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#include "collectives/process/link_news.h"
+#include "common/net/socket_calls.h"
 #include "common/process/no_more.h"
 #include "common/telemetry/log.h"
 
@@ -18,6 +21,8 @@ using std::chrono::steady_clock;
 
 // Who waits says so to its daemon this often (process::WaitPage::kFresh).
 constexpr Millis kShowEvery{500};
+// Who waits for bytes looks this often whether somebody was lost.
+constexpr Millis kLookForLosses{200};
 
 }  // namespace
 
@@ -98,7 +103,10 @@ Status Lobby::Say(int rank, net::FrameKind kind, std::uint64_t request,
                   std::span<const std::byte> meta) {
   const MutexLock lock(mutex_);
   Guest& one = guest(rank);
-  if (one.link == nullptr) return one.lost;
+  if (one.link == nullptr) {
+    MUSTER_TRY(FirstLost());
+    return one.lost;
+  }
   MUSTER_TRY(one.link->Queue({.kind = kind, .request = request}, meta, {}));
   return one.link->Flush().status();
 }
@@ -107,6 +115,7 @@ Result<std::optional<Watch::EarlyFrame>> Lobby::Await(int rank, TimePoint deadli
   const MutexLock lock(mutex_);
   Guest& one = guest(rank);
   while (one.frames.empty()) {
+    MUSTER_TRY(FirstLost());
     MUSTER_TRY(one.lost);
     if (steady_clock::now() >= deadline) return std::optional<Watch::EarlyFrame>();
     (void)changed_.wait_until(mutex_, deadline);
@@ -114,6 +123,25 @@ Result<std::optional<Watch::EarlyFrame>> Lobby::Await(int rank, TimePoint deadli
   std::optional<Watch::EarlyFrame> first = std::move(one.frames.front());
   one.frames.erase(one.frames.begin());
   return first;
+}
+
+Status Lobby::AwaitBytes(int fd, TimePoint deadline) {
+  while (true) {
+    const TimePoint look = std::min(deadline, steady_clock::now() + kLookForLosses);
+    if (net::PollUntil(fd, POLLIN, look) != 0 || look == deadline) return Ok();
+    const MutexLock lock(mutex_);
+    MUSTER_TRY(FirstLost());
+  }
+}
+
+// One that has formed the group and left it, or told the others of its end, has said so.
+Status Lobby::FirstLost() const {
+  const Guest* first = nullptr;
+  for (const Guest& one : guests_) {
+    if (one.lost.ok() || (first != nullptr && first->lost_as < one.lost_as)) continue;
+    if (std::ranges::none_of(one.frames, &Watch::IsLastWord)) first = &one;
+  }
+  return first == nullptr ? Ok() : first->lost;
 }
 
 Status Lobby::AnyLost(int end) {
@@ -134,18 +162,22 @@ std::vector<Watch::Link> Lobby::Leave() {
 
 void Lobby::Run() {
   std::vector<net::DuplexLink*> open;
+  LinkNews news;
   while (true) {
     {
       const MutexLock lock(mutex_);
       gone_.clear();
-      for (std::size_t r = 0; r < guests_.size(); ++r) Listen(static_cast<int>(r));
+      for (std::size_t r = 0; r < guests_.size(); ++r) {
+        // What came along with a handshake is in the stream's memory, where poll() sees nothing.
+        if (guests_[r].is_new || news.Has(r)) Listen(static_cast<int>(r));
+      }
       Show(steady_clock::now());
       if (stop_) break;
       open.clear();
       for (const Guest& one : guests_) open.push_back(one.link.get());
     }
     changed_.notify_all();
-    net::WaitForLinks(open, wake_.get(), steady_clock::now() + kShowEvery, nullptr);
+    news.Await(open, wake_.get(), steady_clock::now() + kShowEvery);
     std::uint64_t rung = 0;
     (void)!::read(wake_.get(), &rung, sizeof(rung));
   }
@@ -157,6 +189,7 @@ void Lobby::Run() {
 void Lobby::Listen(int rank) {
   Guest& one = guest(rank);
   if (one.link == nullptr) return;
+  one.is_new = false;
   const auto received = one.link->Receive(
       [&one](const net::FrameHeader& header, std::span<const std::byte> meta, auto) {
         one.frames.push_back({header, {meta.begin(), meta.end()}});
@@ -172,6 +205,7 @@ void Lobby::Listen(int rank) {
   one.lost = Unavailable("{} was lost while the group formed: {}",
                          options_.tasks[static_cast<std::size_t>(rank)], Message(status));
   ++one.losses;
+  one.lost_as = ++lost_;
   gone_.push_back(std::move(one.link));
 }
 

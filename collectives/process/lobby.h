@@ -53,9 +53,12 @@ class Lobby {
   // Whom this member waits for, in words; empty: for nobody.
   void WaitsFor(std::string whom);
   Status Say(int rank, net::FrameKind kind, std::uint64_t request, std::span<const std::byte> meta);
-  // The next frame of a member; nothing: none until the deadline.
-  //   kUnavailable: it was lost.
+  // The next frame of a member, when all have come; nothing: none until the deadline.
+  //   kUnavailable: somebody was lost, and had not formed the group before. Names the first one,
+  //   because of whom others give up.
   Result<std::optional<Watch::EarlyFrame>> Await(int rank, TimePoint deadline);
+  // Until `fd` can be read, or the deadline is over. The same error.
+  Status AwaitBytes(int fd, TimePoint deadline);
   // kUnavailable: one of the ranks below `end` was lost.
   Status AnyLost(int end);
 
@@ -67,7 +70,9 @@ class Lobby {
     std::unique_ptr<net::DuplexLink> link;
     std::vector<Watch::EarlyFrame> frames;
     Status lost;
+    std::uint64_t lost_as = 0;  // how many losses there were then
     int losses = 0;
+    bool is_new = true;  // nothing has been read yet
     // Another process has come for the place, and this one has said something since.
     bool knocked = false;
     bool heard = false;
@@ -75,6 +80,7 @@ class Lobby {
   Lobby(Options options, net::Fd wake);
   void Run();
   void Listen(int rank) MUSTER_REQUIRES(mutex_);
+  Status FirstLost() const MUSTER_REQUIRES(mutex_);
   void Show(TimePoint now) MUSTER_REQUIRES(mutex_);
   void Ring() const;
   void End();
@@ -89,6 +95,7 @@ class Lobby {
   std::vector<Guest> guests_ MUSTER_GUARDED_BY(mutex_);
   // Links that the thread may still wait on.
   std::vector<std::unique_ptr<net::DuplexLink>> gone_ MUSTER_GUARDED_BY(mutex_);
+  std::uint64_t lost_ MUSTER_GUARDED_BY(mutex_) = 0;  // losses in all
   std::string waits_for_ MUSTER_GUARDED_BY(mutex_);
   WaitSign sign_ MUSTER_GUARDED_BY(mutex_);
   std::thread thread_;

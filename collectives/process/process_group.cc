@@ -297,6 +297,7 @@ Status ProcessGroup::Broadcast(std::span<std::byte> data, int root, Timeout time
              });
 }
 
+// The signature has all counts: members that were given others find out before data moves.
 Status ProcessGroup::ReduceScatter(Reduction reduction, const ScatterBuffer& buffer,
                                    Timeout timeout) {
   Signature signature = Begin(Kind::kReduceScatter)
@@ -311,9 +312,13 @@ Status ProcessGroup::ReduceScatter(Reduction reduction, const ScatterBuffer& buf
   return Run(
       signature, timeout, call,
       [&](const Operation& operation, std::vector<int>& waiting) -> Status {
-        if (buffer.counts.size() != static_cast<std::size_t>(size()) || !Reducible(buffer.type)) {
-          return InvalidArgument("{} counts for {} members, of {}", buffer.counts.size(), size(),
+        if (!Reducible(buffer.type)) {
+          return InvalidArgument("{} has no sum; convert it to a number type",
                                  muster::NameOf(buffer.type));
+        }
+        if (buffer.counts.size() != static_cast<std::size_t>(size())) {
+          return InvalidArgument("{} counts are given for {} members: one for each is needed",
+                                 buffer.counts.size(), size());
         }
         std::vector<Range> ranges;
         std::size_t begin = 0;
@@ -336,10 +341,15 @@ Status ProcessGroup::AllToAll(std::span<const std::span<const std::byte>> sends,
              [&](const Operation& operation, std::vector<int>& waiting) -> Status {
                const auto n = static_cast<std::size_t>(size());
                const auto own = static_cast<std::size_t>(rank_);
-               if (sends.size() != n || receives.size() != n ||
-                   sends[own].size() != receives[own].size()) {
-                 return InvalidArgument("{} parts to send and {} to receive for {} members",
-                                        sends.size(), receives.size(), n);
+               if (sends.size() != n || receives.size() != n) {
+                 return InvalidArgument(
+                     "{} parts to send and {} to receive are given for {} members: one for each is "
+                     "needed",
+                     sends.size(), receives.size(), n);
+               }
+               if (sends[own].size() != receives[own].size()) {
+                 return InvalidArgument("{} sends itself {} bytes, and has room for {}",
+                                        tasks_[own], sends[own].size(), receives[own].size());
                }
                const Status status = best_.AllToAll(operation, sends, receives);
                if (!status.ok()) waiting = best_.waiting();

@@ -33,6 +33,9 @@ class ProcessGroup final : public Group {
 
   int rank() const override { return rank_; }
   int size() const override { return static_cast<int>(tasks_.size()); }
+  std::string name_of(int member) const override {
+    return tasks_[static_cast<std::size_t>(member)];
+  }
   Status AllReduce(Reduction reduction, std::span<const ReduceBuffer> buffers,
                    Timeout timeout = {}) override;
   Result<std::vector<std::vector<std::int64_t>>> Exchange(std::string_view call,

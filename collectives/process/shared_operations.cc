@@ -49,6 +49,7 @@ std::uint64_t SharedOperations::Signature(const Operation& operation) const {
   return collectives::Signature().Add(operation.tag.operation).Add(operation.tag.signature).value();
 }
 
+// Fills chunks as large as a slot with pieces of the buffers, and sums each as soon as it is full.
 Status SharedOperations::AllReduce(const Operation& operation, Reduction reduction,
                                    std::span<const ReduceBuffer> buffers) {
   chunk_.clear();

@@ -10,6 +10,7 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#include "collectives/process/link_news.h"
 #include "common/process/no_more.h"
 
 namespace muster::collectives {
@@ -76,6 +77,10 @@ Watch::Watch(int rank, std::vector<std::string> tasks, std::vector<Link> links, 
   // What is over already is said at once.
   if (!state_.failure().ok()) Ring(wake_thread_);
   thread_ = std::thread([this] { Run(); });
+}
+
+bool Watch::IsLastWord(const EarlyFrame& frame) {
+  return frame.header.kind == kLeft || frame.header.kind == kOver;
 }
 
 Watch::~Watch() {
@@ -174,26 +179,30 @@ Status Watch::failure() {
 // goes; then the last words.
 void Watch::Run() {
   std::vector<net::DuplexLink*> open;
+  LinkNews news;
+  {
+    // What came with the end of a handshake is in the stream's memory, where poll() sees nothing.
+    const MutexLock lock(mutex_);
+    for (int r = 0; r < static_cast<int>(links_.size()); ++r) Listen(r);
+  }
   while (!stop_) {
-    const TimePoint now = std::chrono::steady_clock::now();
-    TimePoint next = TimePoint::max();
     {
       const MutexLock lock(mutex_);
       open.clear();
-      for (const auto& link : links_) {
-        if (link == nullptr) continue;
-        open.push_back(link.get());
-        next = std::min(next, link->next_tick());
-      }
+      for (const auto& link : links_) open.push_back(link.get());
     }
     // An operation that begins from now on rings when it lasts.
     const Progress mine = progress();
-    if (mine.begun != mine.done) next = std::min(next, now + GroupState::kSayEvery);
-    net::WaitForLinks(open, wake_thread_.get(), next, nullptr);
+    const bool within = mine.begun != mine.done;
+    news.Await(
+        open, wake_thread_.get(),
+        within ? std::chrono::steady_clock::now() + GroupState::kSayEvery : TimePoint::max());
     std::uint64_t rung = 0;
     (void)!::read(wake_thread_.get(), &rung, sizeof(rung));
     const MutexLock lock(mutex_);
-    for (int r = 0; r < static_cast<int>(links_.size()); ++r) Listen(r);
+    for (int r = 0; r < static_cast<int>(links_.size()); ++r) {
+      if (news.Has(static_cast<std::size_t>(r))) Listen(r);
+    }
     Say(state_.Tick(progress(), std::chrono::steady_clock::now()));
     Settle();
     ShowWait(std::chrono::steady_clock::now());

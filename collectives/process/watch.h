@@ -40,6 +40,8 @@ class Watch {
     net::FrameHeader header;
     std::vector<std::byte> meta;
   };
+  // The group is over for who says it, or it leaves.
+  static bool IsLastWord(const EarlyFrame& frame);
   struct Link {
     std::unique_ptr<net::DuplexLink> link;
     std::vector<EarlyFrame> early;

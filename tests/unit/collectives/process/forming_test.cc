@@ -3,13 +3,17 @@
 #include <filesystem>
 #include <functional>
 #include <future>
+#include <map>
 #include <memory>
 #include <optional>
 #include <set>
 #include <string>
 #include <thread>
+#include <utility>
+#include <vector>
 
 #include <fcntl.h>
+#include <fmt/format.h>
 #include <netinet/in.h>
 #include <signal.h>
 #include <sys/socket.h>
@@ -176,6 +180,19 @@ TEST_CASE("who cannot be reached is on the page with the reason", "[collectives]
   CHECK(second.Ended().status().code() == StatusCode::kDeadlineExceeded);
 }
 
+TEST_CASE("who waits for a lower member in vain does not blame those that it has not let in yet",
+          "[collectives][process]") {
+  Address address(3);
+  address.spec.form_within = Millis(100);
+  address.listeners[0].fd = net::Fd();
+
+  const Status status = FormGroup(address.Of(1), address.listeners[1]).status();
+
+  CHECK(status.code() == StatusCode::kDeadlineExceeded);
+  CHECK(Message(status).find("it waits for " + Whom(address, 0)) != std::string::npos);
+  CHECK(Message(status).find("worker:2") == std::string::npos);
+}
+
 TEST_CASE("what members left that were killed while a group formed is removed by the next group",
           "[collectives][process][faults]") {
   namespace fs = std::filesystem;
@@ -278,6 +295,89 @@ TEST_CASE("a member that is lost when it has said its last word of the forming e
   REQUIRE(over.get_future().wait_for(seconds(30)) == std::future_status::ready);
   CHECK((*watch)->failure().code() == StatusCode::kUnavailable);
   CHECK(Message((*watch)->failure()).find("worker:1 was lost") != std::string::npos);
+}
+
+// A lobby of worker:0 with others, by the other ends of their links.
+class Hosted {
+ public:
+  explicit Hosted(int guests) {
+    std::vector<std::string> tasks{"worker:0"};
+    for (int r = 1; r <= guests; ++r) tasks.push_back(fmt::format("worker:{}", r));
+    auto lobby = Lobby::Create({.job = "test", .tasks = tasks});
+    REQUIRE(lobby.ok());
+    lobby_ = *std::move(lobby);
+    for (int r = 1; r <= guests; ++r) {
+      int ends[2];
+      REQUIRE(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends) == 0);
+      const auto over = [](int end, int rank) {
+        return std::make_unique<net::DuplexLink>(
+            std::make_shared<net::Stream>(net::Fd(end)), net::LinkKind::kUnix,
+            fmt::format("worker:{}", rank), net::DuplexLink::Options{});
+      };
+      lobby_->Seat(r, over(ends[0], r), /*asks=*/false);
+      guests_[r] = over(ends[1], 0);
+    }
+  }
+  Lobby& lobby() { return *lobby_; }
+  void Says(int rank, net::FrameKind kind) {
+    REQUIRE(guests_[rank]->Queue({.kind = kind}, {}, {}).ok());
+    REQUIRE(guests_[rank]->Flush().ok());
+  }
+  // Its link is closed, and the lobby knows it.
+  void Loses(int rank) {
+    guests_.erase(rank);
+    const auto until = steady_clock::now() + seconds(30);
+    while (lobby_->Has(rank) && steady_clock::now() < until) std::this_thread::yield();
+    REQUIRE_FALSE(lobby_->Has(rank));
+  }
+
+ private:
+  std::unique_ptr<Lobby> lobby_;
+  std::map<int, std::unique_ptr<net::DuplexLink>> guests_;
+};
+
+TEST_CASE("who was lost first is named and not who gave up because of it",
+          "[collectives][process][faults]") {
+  Hosted members(3);
+  members.Loses(3);
+  members.Loses(1);
+
+  const auto heard = members.lobby().Await(1, steady_clock::now() + seconds(30));
+
+  CHECK(heard.status().code() == StatusCode::kUnavailable);
+  CHECK(Message(heard.status()).find("worker:3 was lost") != std::string::npos);
+  const Status told = members.lobby().Say(1, net::kFirstOfProtocols + 10, 0, {});
+  CHECK(Message(told).find("worker:3 was lost") != std::string::npos);
+}
+
+TEST_CASE("one that has formed the group and left is no loss to those who form it still",
+          "[collectives][process]") {
+  Hosted members(2);
+  members.Says(2, net::kFirstOfProtocols + 1);
+  members.Loses(2);
+  members.Says(1, net::kFirstOfProtocols + 10);
+
+  const auto heard = members.lobby().Await(1, steady_clock::now() + seconds(30));
+
+  REQUIRE(heard.ok());
+  CHECK(heard->has_value());
+}
+
+TEST_CASE("who waits for the shared memory of one that is lost does not wait for the deadline",
+          "[collectives][process][faults]") {
+  Hosted members(1);
+  int ends[2];
+  REQUIRE(::pipe(ends) == 0);
+  const net::Fd hears(ends[0]), says(ends[1]);
+  members.Loses(1);
+
+  const Status lost = members.lobby().AwaitBytes(hears.get(), steady_clock::now() + seconds(300));
+  REQUIRE(::write(says.get(), "m", 1) == 1);
+  const Status there = members.lobby().AwaitBytes(hears.get(), steady_clock::now() + seconds(300));
+
+  CHECK(lost.code() == StatusCode::kUnavailable);
+  CHECK(Message(lost).find("worker:1 was lost") != std::string::npos);
+  CHECK(ToString(there) == "OK");
 }
 
 TEST_CASE("one that comes again takes the place of its process that answers nothing any more",
