@@ -46,7 +46,8 @@ void ElasticJob::Leave() {
   began_ = complete_ = late_ = ending_ = false;
   story_.record().clear_failure();
   failures_ = 0;
-  not_before_ = TimePoint();
+  not_before_ = told_until_ = TimePoint();
+  tells_ = false;
 }
 
 // --- A restart of the coordinator.
@@ -189,7 +190,10 @@ void ElasticJob::Conclude() {
   if (world_.draining) {
     return RetryAfter(Millis(1'000), "CLUSTER_DRAINING", "it goes on when the coordinator is back");
   }
-  if (!began_) {
+  // One that was lost as it started may live, and keeps its place.
+  const bool may_live =
+      std::ranges::any_of(places_, [](const Place& one) { return one.stage == Stage::kLost; });
+  if (!began_ && !may_live) {
     return RetryAfter(Millis(1'000), "STARTING_PROCESSES",
                       "no worker could begin; they are asked again");
   }

@@ -108,6 +108,7 @@ class ElasticJob final : public LaunchedJob {
   void StartReady();
   void SendStart(Place& place);
   void OnStarted(LaunchNumber number, const Status& status);
+  void NoteBegun();
   // Its worker cannot run it.
   // `is_there`: its worker is, and says so itself.
   void LeaveOut(Place& place, const Status& why, bool is_there = false);
@@ -115,6 +116,7 @@ class ElasticJob final : public LaunchedJob {
   // Tells those that run who may be there now; `alone`: the one on that worker, which may have
   // missed what the others were told.
   void SendBook(const TaskId* alone = nullptr);
+  void TellOfEnds();
   v1::LaunchProcess ProcessOf(const Place& place) const;
   void OnExited(const Member& member, Place& place, const v1::LaunchEvent& end);
   void NoteFailure(const Place& place, const v1::LaunchEvent& end);
@@ -142,6 +144,9 @@ class ElasticJob final : public LaunchedJob {
   // Processes that failed soon after their start, one after another.
   std::uint32_t failures_ = 0;
   TimePoint not_before_;
+  // Ends were told of, and are again no sooner; some wait for that.
+  TimePoint told_until_;
+  bool tells_ = false;
 };
 
 }  // namespace muster::coordinator

@@ -17,6 +17,8 @@ namespace {
 // A process that ends sooner after its start may have failed of itself.
 constexpr Millis kQuick{60'000};
 constexpr Millis kSoonAgain{250};
+// Processes are told of ends no more often.
+constexpr Millis kTellEvery{250};
 // Behind one that came too late: those who have done all may be there without being seen.
 constexpr Millis kLateAgain{10'000};
 
@@ -182,6 +184,8 @@ void ElasticJob::SendStart(Place& place) {
                        }));
 }
 
+// One more takes part, and the first makes the job one that runs; a worker that could not start its
+// process is left out for a while.
 void ElasticJob::OnStarted(LaunchNumber number, const Status& status) {
   Place* const place = Find(number);
   if (place == nullptr || place->stage != Stage::kStarting) return;
@@ -197,20 +201,24 @@ void ElasticJob::OnStarted(LaunchNumber number, const Status& status) {
   place->began = world_.scheduler.Now();
   const std::size_t live = Live();
   const TaskId task{"worker", static_cast<int>(NumberOf(*place))};
-  if (!std::exchange(began_, true)) {
-    v1::Job& job = *story_.record().mutable_job();
-    if (job.started_ms() == 0) job.set_started_ms(story_.WallMs());
-    story_.Tell(
-        "JOB_RUNNING",
-        fmt::format("{} begin; {} to {} train together", Counted(live, "process"), Least(), Most()),
-        nullptr,
-        {{"processes", std::to_string(live)}, {"restarts", std::to_string(job.restarts())}});
-  }
+  NoteBegun();
   story_.Tell("PROCESS_STARTED", fmt::format("{} takes part", NameOf(NumberOf(*place))), &task,
               {{"worker", place->worker.ToString()},
                {"hostname", place->hostname},
                {"processes", std::to_string(live)}});
   GoOn();
+}
+
+// A process is known to run: with the first one the job has begun.
+void ElasticJob::NoteBegun() {
+  if (std::exchange(began_, true)) return;
+  const std::size_t live = Live();
+  v1::Job& job = *story_.record().mutable_job();
+  if (job.started_ms() == 0) job.set_started_ms(story_.WallMs());
+  story_.Tell(
+      "JOB_RUNNING",
+      fmt::format("{} begin; {} to {} train together", Counted(live, "process"), Least(), Most()),
+      nullptr, {{"processes", std::to_string(live)}, {"restarts", std::to_string(job.restarts())}});
 }
 
 // The job fails only when every worker says that the job itself is wrong.
@@ -293,6 +301,7 @@ bool ElasticJob::OnLaunchEvent(const Member& member, const v1::LaunchEvent& even
     if (first && ending_) SendStop(*place, GraceLeft());
     if (place->stage == Stage::kLost) {
       place->stage = Stage::kRunning;
+      if (!ending_) NoteBegun();
       if (!ending_) LetOneGo();
     }
     // It was in the others' books all the while. What they were told meanwhile it was not.
@@ -392,7 +401,22 @@ void ElasticJob::Vacate(Place& place, const std::string& how) {
   place.how = how;
   place.leaving = false;
   if (world_.on_settled) world_.on_settled();
-  if (listed) SendBook();
+  if (listed) TellOfEnds();
+}
+
+// At once, and together with what comes soon after: where hundreds end in one second each would
+// have all others told again.
+void ElasticJob::TellOfEnds() {
+  const TimePoint now = world_.scheduler.Now();
+  if (now >= told_until_) {
+    told_until_ = now + kTellEvery;
+    return SendBook();
+  }
+  if (std::exchange(tells_, true)) return;
+  (void)world_.scheduler.RunAfter(std::chrono::ceil<Millis>(told_until_ - now), Guard([this] {
+                                    tells_ = false;
+                                    TellOfEnds();
+                                  }));
 }
 
 void ElasticJob::OnLost(const Member& member) {

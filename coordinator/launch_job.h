@@ -18,6 +18,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -101,12 +102,17 @@ class LaunchJob final : public LaunchedJob {
   void LeaveOut(const TaskId& worker, const Status& why, bool is_there = false);
   void SendStart();
   void OnStarted(const TaskId& worker, const Status& status);
-  v1::LaunchProcess ProcessOf(std::size_t rank) const;
+  // `addresses`: all of them, as a list; `hosts`: by rank.
+  v1::LaunchProcess ProcessOf(std::size_t rank, const std::string& addresses,
+                              const std::map<std::size_t, std::string>& hosts) const;
   void BeginEnding(Millis grace) override;
   void SendStop(const Member& worker, Millis grace);
   // Moves on, if all have started, one has failed, or all are settled.
   void Evaluate();
   void OnAdopted();
+  // A worker has come to a coordinator that was started again, and may have what one before it
+  // began there, or not.
+  void AwaitNews(const TaskId& worker, SessionId session);
   // Processes whose workers have said nothing of them until now are lost.
   void OnAdoptLimit();
   bool AllSettled() const;

@@ -17,6 +17,9 @@ namespace {
 // So often, and so many times running, all that run are seen to wait for who has ended.
 constexpr Millis kLook{1'000};
 constexpr int kLooksInRow = 3;
+// Between two looks whether a worker that has come has told what it has.
+constexpr Millis kNews{250};
+constexpr const char* kWithoutThem = "it has not come back with its processes";
 
 std::string PortOf(const std::string& address) { return address.substr(address.rfind(':') + 1); }
 
@@ -111,23 +114,26 @@ void LaunchJob::LeaveOut(const TaskId& worker, const Status& why, bool is_there)
   RetryAfter(Millis(250), "NO_FIT_WORKER", fmt::format("{}: {}", worker.ToString(), Message(why)));
 }
 
-v1::LaunchProcess LaunchJob::ProcessOf(std::size_t number) const {
-  std::string addresses;
-  std::map<std::size_t, std::string> hosts;
-  for (std::size_t i = 0; i < ranks_.size(); ++i) {
-    addresses += fmt::format("{}\"{}\"", i == 0 ? "" : ", ", ranks_[i].address);
-    hosts[i] = ranks_[i].hostname;
-  }
-  v1::LaunchProcess process =
-      ProcessAt(number, fmt::format("[{}]", addresses), hosts, ranks_.size());
+v1::LaunchProcess LaunchJob::ProcessOf(std::size_t number, const std::string& addresses,
+                                       const std::map<std::size_t, std::string>& hosts) const {
+  v1::LaunchProcess process = ProcessAt(number, addresses, hosts, ranks_.size());
   (*process.mutable_environment())["MASTER_ADDR"] = HostIn(master_);
   (*process.mutable_environment())["MASTER_PORT"] = PortOf(master_);
   return process;
 }
 
+// All addresses are known: each worker is told its processes' places among all of them.
 void LaunchJob::SendStart() {
   std::size_t bytes = 0;
-  for (const Rank& rank : ranks_) bytes += rank.address.size() + std::string_view("\"\", ").size();
+  // Made once: for each of thousands it would hold up the strand for seconds.
+  std::string addresses;
+  std::map<std::size_t, std::string> hosts;
+  for (std::size_t i = 0; i < ranks_.size(); ++i) {
+    bytes += ranks_[i].address.size() + std::string_view("\"\", ").size();
+    addresses += fmt::format("{}\"{}\"", i == 0 ? "[" : ", ", ranks_[i].address);
+    hosts[i] = ranks_[i].hostname;
+  }
+  addresses += "]";
   if (const Status fits = CanBeTold(ranks_.size(), PerWorker(), bytes); !fits.ok()) {
     return Refuse(fits);
   }
@@ -141,7 +147,9 @@ void LaunchJob::SendStart() {
     start.set_job_id(id());
     start.set_launch(number_.value());
     for (std::size_t i = 0; i < ranks_.size(); ++i) {
-      if (ranks_[i].worker == worker->task) *start.add_processes() = ProcessOf(i);
+      if (ranks_[i].worker == worker->task) {
+        *start.add_processes() = ProcessOf(i, addresses, hosts);
+      }
     }
     world_.commands.Send(*worker, command, world_.options.command_limit,
                          Guard([this, task = worker->task](const auto& result) {
@@ -259,7 +267,9 @@ void LaunchJob::OnLost(const Member& member) {
 // A worker that is the same process as before tells what it has; another one has nothing.
 void LaunchJob::OnArrival(const Member& member, const Arrival& arrival) {
   if (!arrival.same_process) fitness_.Forget(member.task);
-  if (phase_ != Phase::kBegun || !Occupies(member.task) || stage_ == Stage::kAdopting) return;
+  if (phase_ != Phase::kBegun || !Occupies(member.task)) return;
+  AwaitNews(member.task, member.session);
+  if (stage_ == Stage::kAdopting) return;
   if (!arrival.same_process) {
     for (Rank& rank : ranks_) {
       if (rank.worker != member.task || rank.settled()) continue;
@@ -337,11 +347,31 @@ bool LaunchJob::TheRestWaits() const {
   return true;
 }
 
+// A worker tells what it has at once (worker/launches.h), before its first heartbeat. Processes of
+// which it has said nothing by then have gone with the daemon that it was before.
+void LaunchJob::AwaitNews(const TaskId& worker, SessionId session) {
+  const auto unheard = [worker](const Rank& rank) {
+    return rank.worker == worker && rank.session == SessionId() && !rank.settled();
+  };
+  if (std::ranges::none_of(ranks_, unheard)) return;
+  (void)world_.scheduler.RunAfter(kNews, Guard([this, worker, session, unheard] {
+                                    const Member* const member = world_.members.Find(worker);
+                                    if (member == nullptr || member->session != session) return;
+                                    if (member->heartbeat.sequence() == 0) {
+                                      return AwaitNews(worker, session);
+                                    }
+                                    for (Rank& rank : ranks_) {
+                                      if (unheard(rank)) rank.lost = kWithoutThem;
+                                    }
+                                    Show();
+                                    Evaluate();
+                                  }));
+}
+
 void LaunchJob::OnAdoptLimit() {
   if (stage_ != Stage::kAdopting && stage_ != Stage::kEnding) return;
   for (Rank& rank : ranks_) {
-    if (rank.session == SessionId() && !rank.settled())
-      rank.lost = "it has not come back with its processes";
+    if (rank.session == SessionId() && !rank.settled()) rank.lost = kWithoutThem;
   }
   stage_ == Stage::kAdopting ? OnAdopted() : Evaluate();
 }

@@ -85,8 +85,9 @@ v1::LaunchProcess LaunchedJob::ProcessAt(std::size_t number, const std::string& 
   *process.mutable_task() = ToProto({"worker", static_cast<int>(number)});
   // Local numbers count on a host, whichever worker runs a process there: devices are the host's.
   std::size_t local = 0, locals = 0;
+  const std::string& own = hosts.at(number);
   for (const auto& [other, host] : hosts) {
-    if (host != hosts.at(number)) continue;
+    if (host != own) continue;
     ++locals;
     local += other < number ? 1 : 0;
   }
@@ -130,10 +131,16 @@ void LaunchedJob::GoOnStopping() {
 
 Millis LaunchedJob::GraceLeft() const {
   if (!record().stop_requested()) return EndGraceOf(launch());
+  if (stop_until_) {
+    const TimePoint::duration left = *stop_until_ - world_.scheduler.Now();
+    return std::max(Millis(0), std::chrono::duration_cast<Millis>(left));
+  }
   return std::max(Millis(0), Millis(record().stop_until_ms() - story_.WallMs()));
 }
 
+// Asks its processes to end, and ends without those that have not told that they did.
 void LaunchedJob::EndWithin(Millis limit) {
+  stop_until_ = world_.scheduler.Now() + limit;
   EndAfter(limit + kStopMargin,
            fmt::format("stopped: not all workers have said that its processes ended in {:.1f} s",
                        static_cast<double>((limit + kStopMargin).count()) / 1000));

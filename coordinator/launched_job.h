@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -87,6 +88,9 @@ class LaunchedJob : public Job {
   Story::Fields CloseProgress() override;
 
   std::uint32_t launches_started_ = 0;
+  // Until then processes may end, where the job is being stopped: the row's stop_until_ms is for
+  // the coordinator after this one alone, since a host's clock may be set.
+  std::optional<TimePoint> stop_until_;
 };
 
 }  // namespace muster::coordinator

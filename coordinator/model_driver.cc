@@ -106,11 +106,12 @@ void ModelJob::BeginEvaluation(const v1::BeginEvaluationRequest& request,
 
 void ModelJob::SaveCheckpoint(const v1::SaveCheckpointRequest& request,
                               Then<v1::SaveCheckpointReply> asked) {
-  if (const Status status = CheckCall(ViewId(request.view()), Incarnation(request.driver()));
-      !status.ok()) {
-    return asked(status);
-  }
+  const ViewId view(request.view());
+  const Incarnation driver(request.driver());
+  if (const Status status = CheckCall(view, driver); !status.ok()) return asked(status);
   view_->OnReport(request.report());
+  // What it has told may have ended the view, or the job.
+  if (const Status status = CheckCall(view, driver); !status.ok()) return asked(status);
   view_->SaveCheckpoint(request.step(), Heard(std::move(asked)));
 }
 

@@ -253,7 +253,7 @@ void View::RestartExecutorLater(const TaskId& task, int crashes) {
 // worker is asked for the records first.
 void View::GiveUp(const Verdict& verdict, const TaskId& task,
                   const std::vector<std::string>& lines) {
-  if (std::exchange(judging_, true)) return;
+  if (std::exchange(judging_, true) || job_.ended()) return;
   SetPace();
   const auto end = [this, verdict, task, lines](const std::string& records) {
     const Status poison = Internal(
@@ -264,7 +264,9 @@ void View::GiveUp(const Verdict& verdict, const TaskId& task,
     job_.Fail(poison);
   };
   const std::vector<const Member*> workers = world_.members.Up("worker");
-  if (workers.empty() || verdict.closure.kind == v1::CLOSURE_KIND_UNSPECIFIED) {
+  // A view that has ended with this executor hears no answer of a worker.
+  if (phase_ == Phase::kGone || workers.empty() ||
+      verdict.closure.kind == v1::CLOSURE_KIND_UNSPECIFIED) {
     return end("Which records it has is not known");
   }
   story_.SetState(story_.record().job().state(), "POISON_CLOSURE",

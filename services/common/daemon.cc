@@ -31,6 +31,10 @@ namespace {
 // What a daemon may still do when its drain's time is over: say goodbye, flush rows.
 constexpr std::chrono::microseconds kLastWork = std::chrono::seconds(15);
 
+// How long what is said once waits for systemd's socket, which is full when a whole host begins:
+// without READY=1 the unit would be taken for one that never came up. Below a lease.
+constexpr Millis kSaidOnce{1'000};
+
 // Signals are blocked in every thread and taken by one of ours, so that nothing runs in a handler.
 // SIGHUP comes when the terminal ends from which a daemon was started; under nohup it stays
 // ignored.
@@ -207,6 +211,8 @@ struct Daemon::Stop {
   }
 };
 
+// From here on a thread takes the signals that ask to end: the first one drains, whoever waits for
+// what, and the next one ends the process.
 Daemon::Daemon(DaemonConfig config, Token token, std::shared_ptr<tls::Context> tls,
                Environment environment, std::size_t open_files, std::unique_ptr<AdminPort> admin)
     : config_(std::move(config)),
@@ -245,7 +251,9 @@ Daemon::Daemon(DaemonConfig config, Token token, std::shared_ptr<tls::Context> t
 
 Daemon::~Daemon() = default;
 
-void Daemon::Tell(std::string_view state) { (void)Notify(notify_socket_, state); }
+void Daemon::Tell(std::string_view state, Millis patience) {
+  (void)Notify(notify_socket_, state, patience);
+}
 
 void Daemon::Say(std::string_view status) {
   status_ = status;
@@ -256,7 +264,7 @@ void Daemon::Ready(std::string_view status) {
   log::Info("{}", status);
   const MutexLock lock(status_mutex_);
   if (status_.empty()) Say(status);
-  Tell(fmt::format("READY=1\nSTATUS={}", status_));
+  Tell(fmt::format("READY=1\nSTATUS={}", status_), kSaidOnce);
 }
 
 void Daemon::SetStatus(std::string_view status) {
@@ -311,7 +319,8 @@ void Daemon::Drain(const std::string& reason) {
   // What the unit's own TimeoutStopSec does not know.
   const auto drain = config_.values.Duration<std::chrono::microseconds>("drain-timeout");
   Tell(fmt::format("STOPPING=1\nSTATUS=draining\nEXTEND_TIMEOUT_USEC={}",
-                   (drain + kLastWork).count()));
+                   (drain + kLastWork).count()),
+       kSaidOnce);
   stop_->Set(Ok());
 }
 

@@ -92,7 +92,7 @@ class Daemon {
   void SetReady(bool ready) const;
   void FeedAdminPort(Scheduler& strand);
   void FeedSystemd(Scheduler& strand);
-  void Tell(std::string_view state);
+  void Tell(std::string_view state, Millis patience = Millis(0));
   void Say(std::string_view status) MUSTER_REQUIRES(status_mutex_);
 
   const DaemonConfig config_;

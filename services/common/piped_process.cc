@@ -11,6 +11,8 @@
 
 namespace muster::services {
 
+// The thread that reads comes before the process: what a host without threads refuses has begun
+// nothing. The child's end of the pair is closed here in any case, or its end would not be seen.
 template <class To, class From>
 Result<std::unique_ptr<PipedProcess<To, From>>> PipedProcess<To, From>::Start(
     process::Child::Options options, Events events) {

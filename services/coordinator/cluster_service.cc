@@ -50,7 +50,6 @@ class AttachStream : public grpc::ServerBidiReactor<v1::DaemonMessage, v1::Coord
     if (ending_) return;
     ending_ = services::ToGrpc(status);
     if (!writing_) return FinishNow();
-    Post([] {});  // keeps this alive through the timer below
     (void)front_.strand.RunAfter(kEndGrace, [self = shared_from_this()] {
       if (!self->finished_) self->context_->TryCancel();
     });

@@ -42,8 +42,13 @@ class LogStream : public WriteStream<v1::LogRecord> {
     });
   }
 
+  // A page may be on its way for as long as its disk hangs: who has gone does not wait for it, nor
+  // does a coordinator that shuts down.
   void OnCancel() override {
-    Post([this] { cancelled_ = true; });
+    Post([this] {
+      cancelled_ = true;
+      if (filling_) End(Cancelled("the reader has gone"));
+    });
   }
 
  private:
@@ -72,7 +77,9 @@ class LogStream : public WriteStream<v1::LogRecord> {
     const Result<Job*> job = front_.core->Find(job_);
     if (!job.ok()) return End(job.status());
     if ((*job)->ended()) ++polls_after_end_;
+    filling_ = true;
     front_.core->ReadLogs(job_, query_, [self = shared_from_this(), this](auto page) {
+      filling_ = false;
       if (!finished()) Take(std::move(page));
     });
   }
@@ -95,6 +102,8 @@ class LogStream : public WriteStream<v1::LogRecord> {
   std::deque<v1::LogRecord> records_;
   bool at_end_ = false;
   bool cancelled_ = false;
+  // A page was asked for and has not come; nothing is being written meanwhile.
+  bool filling_ = false;
   int polls_after_end_ = 0;
 };
 

@@ -16,8 +16,11 @@ class FakeScheduler : public Scheduler {
   TimePoint Now() const override { return now_; }
   std::chrono::system_clock::time_point WallNow() const override {
     return std::chrono::system_clock::time_point(
-        std::chrono::duration_cast<std::chrono::system_clock::duration>(now_.time_since_epoch()));
+        std::chrono::duration_cast<std::chrono::system_clock::duration>(now_.time_since_epoch() +
+                                                                        wall_set_by_));
   }
+  // Somebody sets the host's clock.
+  void SetWallBy(Millis by) { wall_set_by_ += by; }
   void Post(Task task) override { (void)RunAfter(Millis(0), std::move(task)); }
   TimerId RunAfter(Millis delay, Task task) override {
     const TimerId id = next_++;
@@ -46,6 +49,7 @@ class FakeScheduler : public Scheduler {
 
  private:
   TimePoint now_{std::chrono::hours(1)};
+  Millis wall_set_by_{0};
   TimerId next_ = 1;
   std::map<std::pair<TimePoint, TimerId>, Task> timers_;
 };

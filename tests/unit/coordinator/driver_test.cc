@@ -245,6 +245,35 @@ TEST_CASE_METHOD(Driven, "a job that was stopped while it waited for a retry beg
   CHECK(State("second") == v1::JOB_STATE_RUNNING);
 }
 
+TEST_CASE_METHOD(Driven, "a checkpoint is asked for with news that end the job",
+                 "[coordinator][unit]") {
+  const auto news_of = [this](v1::ModelReport& report, int times) {
+    for (int i = 0; i < times; ++i) {
+      v1::ClosureNews::Returned& returned = *report.add_news()->mutable_returned();
+      *returned.mutable_task() = ToProto({"worker", 0});
+      returned.mutable_closure()->set_kind(v1::CLOSURE_KIND_TRAIN);
+      returned.mutable_closure()->set_id(7);
+      returned.set_why("ps:0 is out of reach");
+    }
+    v1::ExecutorWork& work = *report.add_executors();
+    work.set_executor(at({"worker", 0}).start.program().incarnation());
+    work.set_closures(times == 1 ? 500 : 0);
+  };
+  v1::FromProgram first;
+  news_of(*first.mutable_model(), 19);
+  core->OnDriverMessage(job().id(), job().driver(), first);
+  Pass(Millis(61'000));
+  REQUIRE(State() == v1::JOB_STATE_RUNNING);
+
+  auto request = As<v1::SaveCheckpointRequest>();
+  news_of(*request.mutable_report(), 1);
+  Status answer = Unknown("no answer");
+  job().SaveCheckpoint(request, [&](const auto& reply) { answer = reply.status(); });
+
+  CHECK(State() == v1::JOB_STATE_FAILED);
+  CHECK(answer.code() == StatusCode::kFailedPrecondition);
+}
+
 TEST_CASE_METHOD(Driven, "the end of a job may be told twice", "[coordinator][unit]") {
   Train(1, 100);
   REQUIRE(Save(100).ok());

@@ -122,6 +122,39 @@ TEST_CASE("An elastic job that loses a worker before it has begun says for how m
   CHECK(cluster.Running() == 2);
 }
 
+TEST_CASE("A process that was lost as it started keeps its place though none has begun before",
+          "[coordinator][launch][elastic]") {
+  ElasticCluster cluster;
+  cluster.JoinAll(0, 1);
+  // It has heard of the start, and its answer has not come.
+  FakeDaemon& first = cluster.at({"worker", 0});
+  first.needs_files = {v1::Command::kStartLaunch};
+  REQUIRE(cluster.Submit(ElasticSpec(1, 2)).ok());
+  v1::StartLaunch launched;
+  for (const v1::Command& one : first.commands) {
+    if (one.has_start_launch()) launched = one.start_launch();
+  }
+  REQUIRE(launched.launch() != 0);
+  cluster.Kill({"worker", 0});
+  cluster.Pass(Millis(5'000));
+  CHECK(cluster.Task(0).state() == "lost");
+  CHECK(cluster.job().reason() == "WAITING_FOR_WORKERS");
+
+  SECTION("another worker gets another place") {
+    (void)cluster.Join({"worker", 1});
+    CHECK(cluster.Task(0).state() == "lost");
+    CHECK(cluster.Task(1).state() == "running");
+    CHECK(cluster.Task(1).worker().index() == 1);
+  }
+  SECTION("it is back with its process") {
+    (void)cluster.Back(0, launched);
+    cluster.Settle();
+    CHECK(cluster.Task(0).state() == "running");
+    CHECK(cluster.job().state() == v1::JOB_STATE_RUNNING);
+    CHECK(cluster.EventOf("JOB_RUNNING", "train").has_value());
+  }
+}
+
 TEST_CASE("A lost worker that is back with its process makes the latest one leave",
           "[coordinator][launch][elastic]") {
   ElasticCluster cluster;
@@ -179,6 +212,29 @@ TEST_CASE("A worker that comes is told who is there and the others nothing that 
   (void)cluster.Join({"worker", 1});  // the same process, by another connection
   CHECK(updates() == before);
   CHECK(cluster.Known(1) == cluster.Known(0));
+}
+
+TEST_CASE("When many processes end together the others are told at once and once more of the rest",
+          "[coordinator][launch][elastic]") {
+  ElasticCluster cluster;
+  cluster.JoinAll(0, 5);
+  cluster.Run(ElasticSpec(1, 5, v1::RESTART_POLICY_NEVER));
+  const auto updates = [&] {
+    return std::ranges::count_if(cluster.at({"worker", 0}).commands,
+                                 [](const v1::Command& one) { return one.has_update_launch(); });
+  };
+  const auto before = updates();
+
+  for (const std::uint32_t place : {1U, 2U, 3U}) cluster.Ends(place, 3);
+  CHECK(updates() == before + 1);
+  CHECK(cluster.Known(0).size() == 4);
+  cluster.Pass(Millis(1'000));
+
+  CHECK(updates() == before + 2);
+  CHECK(cluster.Known(0).size() == 2);
+  cluster.Ends(4, 3);
+  CHECK(updates() == before + 3);
+  CHECK(cluster.Known(0).size() == 1);
 }
 
 TEST_CASE("Another coordinator tells each process of an elastic job who is there",

@@ -385,5 +385,17 @@ TEST_CASE("A step that ends executors again and again fails the job", "[coordina
   CHECK(cluster.EventOf("POISON_CLOSURE"));
 }
 
+TEST_CASE("A step that ends the only executor of a group again and again fails the job",
+          "[coordinator][unit]") {
+  InStep running(1, 0, 1);
+  Cluster& cluster = running.cluster;
+  for (int i = 0; i < 10 && cluster.State() != v1::JOB_STATE_FAILED; ++i) {
+    cluster.at(kLeader).ExecutorExits("signal SIGSEGV");
+    cluster.Pass(Millis(20'000));
+  }
+  CHECK(cluster.State() == v1::JOB_STATE_FAILED);
+  CHECK(cluster.EventOf("POISON_CLOSURE"));
+}
+
 }  // namespace
 }  // namespace muster::coordinator

@@ -145,6 +145,19 @@ TEST_CASE("A worker that connects again while its job is stopped keeps the grace
   CHECK(asked[0].grace_ms() > 280'000);
 }
 
+TEST_CASE("A host's clock that is set while a job is stopped changes nothing of its grace",
+          "[coordinator][launch][elastic]") {
+  Stopping cluster(/*elastic=*/GENERATE(true, false));
+  cluster.Stop();
+  cluster.time.SetWallBy(GENERATE(Millis(-1'800'000), Millis(1'800'000)));
+
+  const std::vector<v1::StopLaunch> asked = Stopping::Asked(cluster.Back(1, /*tells=*/false));
+
+  REQUIRE(asked.size() == 1);
+  CHECK(asked[0].grace_ms() > 280'000);
+  CHECK(asked[0].grace_ms() <= 290'000);
+}
+
 TEST_CASE("A worker that was taken out while it was away is told to end what it still runs",
           "[coordinator][launch][elastic]") {
   Stopping cluster(/*elastic=*/GENERATE(true, false));

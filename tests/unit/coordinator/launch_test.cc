@@ -358,6 +358,20 @@ TEST_CASE("A coordinator that is started again finds the processes where they we
   }
 }
 
+TEST_CASE("Processes that went with the whole cluster begin anew as soon as workers are back",
+          "[coordinator][launch]") {
+  LaunchCluster cluster;
+  cluster.JoinAll(0, 2);
+  cluster.Run(Restarting(v1::RESTART_POLICY_ON_FAILURE, 1));
+  cluster.RestartCoordinator();
+  cluster.JoinAll(0, 2, "boot-2");
+
+  cluster.Pass(Millis(5'000));
+
+  CHECK(cluster.State() == v1::JOB_STATE_RUNNING);
+  CHECK(cluster.job().restarts() == 1);
+}
+
 TEST_CASE("A process that has ended well is no loss to a coordinator that is started again",
           "[coordinator][launch]") {
   LaunchCluster cluster;

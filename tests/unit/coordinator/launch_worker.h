@@ -77,7 +77,7 @@ class LaunchWorker : public worker::LaunchIo {
   int pid() const { return pid_; }
 
   // --- See LaunchIo.
-  Status Look(const v1::LaunchSpec&) override { return Ok(); }
+  void Look(const v1::LaunchSpec&, std::function<void(const Status&)> then) override { then(Ok()); }
   void Prepare(const std::string& job_id, LaunchNumber launch, const v1::LaunchSpec& spec,
                std::uint32_t addresses) override;
   void WriteWorkers(const std::string& job_id, LaunchNumber launch,

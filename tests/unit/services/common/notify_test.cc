@@ -36,6 +36,20 @@ TEST_CASE("systemd's socket is told, and its absence is no error", "[services][u
   CHECK(socket.Next() == "READY=1");
 }
 
+TEST_CASE("what is said once waits until systemd has room for it", "[services][unit]") {
+  NotifySocket socket;
+  while (Notify(socket.path(), "STATUS=busy")) {
+  }
+
+  auto said = std::async(std::launch::async, [&socket] {
+    return Notify(socket.path(), "READY=1", milliseconds(20'000));
+  });
+  const std::string heard = socket.NextLike("READY=1");
+
+  CHECK(heard == "READY=1");
+  CHECK(said.get());
+}
+
 TEST_CASE("the strand that does the work feeds the watchdog, and not while it stands still",
           "[services][unit]") {
   const testing::TempFolder folder;
