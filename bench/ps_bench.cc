@@ -358,6 +358,7 @@ bool IsWanted(const std::string& option, const std::string& link) {
   return option == "both" ? link != "tls" : option == "tls" && link == "tcp";
 }
 
+// Starts the other process, has all operations take turns, and puts the figures together.
 Result<Json> MeasurePs(const PsOptions& options) {
   const std::map<std::string, net::SpinMode> spins = {{"off", net::SpinMode::kOff},
                                                       {"adaptive", net::SpinMode::kAdaptive},

@@ -98,6 +98,8 @@ void AddVariable(v1::JobPlan& plan, const std::string& name, std::int64_t rows,
   layout.add_shards()->set_rows(rows);
 }
 
+// Two servers of the same shards and the bare socket: tells where they are, and works until its
+// parent ends.
 Status Serve() {
   const char* token = std::getenv(kTokenVariable);
   const char* directory = std::getenv(kDirectoryVariable);

@@ -18,6 +18,7 @@ Result<ps::VariableHandle> Make(ps::ProgramClient& client, const std::string& na
 
 }  // namespace
 
+// Makes its variables on the server, and attaches SGD to those that are written.
 Result<std::unique_ptr<ProgramSide>> ProgramSide::Open(const Peer& peer, const std::string& name,
                                                        ps::LinkMode link, net::SpinMode spin) {
   std::unique_ptr<ProgramSide> side(new ProgramSide);

@@ -50,9 +50,24 @@ std::string InFolder(const Context& context, const std::string& name) {
   return context.options.certs.folder + "/" + name;
 }
 
+// The key, then its certificate. Where that cannot be written the key goes back to what it was: a
+// daemon does not start with halves of two pairs, and a lone ca.key would be no authority, but in
+// the way of one.
 Status Store(const Context& context, const std::string& name, const tls::Issued& issued) {
-  MUSTER_TRY(OfFiles(ReplaceFile(InFolder(context, name + ".key"), issued.key, 0600)));
-  return OfFiles(ReplaceFile(InFolder(context, name + ".pem"), issued.certificate, 0644));
+  const std::string key = InFolder(context, name + ".key");
+  const std::string certificate = InFolder(context, name + ".pem");
+  const Result<std::string> before = ReadWholeFile(key);
+  MUSTER_TRY(OfFiles(ReplaceFile(key, issued.key, 0600)));
+  const Status stored = OfFiles(ReplaceFile(certificate, issued.certificate, 0644));
+  // Where only its folder failed the certificate is there.
+  if (stored.ok() || ReadWholeFile(certificate).value_or("") == issued.certificate) return stored;
+  if (before.ok()) {
+    (void)ReplaceFile(key, *before, 0600);
+  } else {
+    std::error_code none;
+    fs::remove(key, none);
+  }
+  return stored;
 }
 
 Result<tls::Issued> LoadAuthority(const Context& context) {

@@ -7,6 +7,7 @@
 #include "cli/commands.h"
 #include "cli/format.h"
 #include "common/base/byte_count.h"
+#include "common/base/shell_word.h"
 #include "common/base/words.h"
 #include "common/messages/job_state.h"
 
@@ -49,12 +50,8 @@ std::string EvaluationOf(const v1::CheckpointInfo& info) {
 
 std::string CommandLine(const std::string& name,
                         const google::protobuf::RepeatedPtrField<std::string>& arguments) {
-  std::string text = name;
-  for (const std::string& argument : arguments) {
-    const bool plain =
-        !argument.empty() && argument.find_first_of(" \t\n\"'\\") == std::string::npos;
-    text += plain ? " " + argument : fmt::format(" '{}'", argument);
-  }
+  std::string text = ShellWord(name);
+  for (const std::string& argument : arguments) text += " " + ShellWord(argument);
   return text;
 }
 

@@ -141,8 +141,9 @@ ExitCode Follow(const Context& context, const FollowOptions& follow) {
   while (true) {
     milliseconds limit = shows_lines ? kWatchLines : kWatch;
     if (follow.timeout) {
+      // No sum of a time and what may stand for ever: it would lie in the past.
       const auto left =
-          std::chrono::duration_cast<milliseconds>(start + *follow.timeout - context.clock.Now());
+          std::chrono::duration_cast<milliseconds>(*follow.timeout - (context.clock.Now() - start));
       limit = std::clamp(left, milliseconds(0), limit);
     }
     const Result<v1::Job> job = watcher.Next(follow.job, version, limit);

@@ -120,8 +120,10 @@ Result<Listing> FilesOf(const Options& options) {
   for (const std::string& sent : options.send) {
     MUSTER_TRY_ASSIGN(Listing all, FilesAt(sent));
     std::ranges::move(all.left_out, std::back_inserter(list.left_out));
+    // No name is twice in one folder, and that may be a home with a million of them.
+    const auto before = std::ssize(files);
     for (Sent& file : all.files) {
-      const bool known = std::any_of(files.begin(), files.end(), [&](const Sent& one) {
+      const bool known = std::any_of(files.begin(), files.begin() + before, [&](const Sent& one) {
         std::error_code none;
         return one.there == file.there && fs::equivalent(one.here, file.here, none);
       });

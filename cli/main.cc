@@ -1,3 +1,5 @@
+#include <algorithm>
+#include <chrono>
 #include <iostream>
 #include <memory>
 #include <optional>
@@ -38,6 +40,7 @@ Result<int> RunSibling(const Interrupt& interrupt, const std::string& program,
   return exit.signal != 0 ? 128 + exit.signal : exit.code;
 }
 
+// Builds what a command is given, the cluster's client only when it asks for it, and runs it.
 ExitCode Run(const Options& options) {
   const bool up = options.command == "up";
   Interrupt interrupt(/*hang_up=*/up);
@@ -70,7 +73,12 @@ ExitCode Run(const Options& options) {
       .interrupted = [&] { return interrupt.raised(); },
       .sleep =
           [&](std::chrono::milliseconds time) {
-            std::this_thread::sleep_for(time);
+            // In short ones, so that Ctrl-C is heard at once: a second one ends the program on the
+            // spot, and would leave the screen of `top` on the terminal.
+            const TimePoint end = clock.Now() + time;
+            while (!interrupt.raised() && clock.Now() < end) {
+              std::this_thread::sleep_for(std::min<TimePoint::duration>(end - clock.Now(), kTick));
+            }
             return !interrupt.raised();
           },
       .run = [&](const std::string& program, const std::vector<std::string>& arguments,

@@ -370,6 +370,8 @@ EarlyExit FromParseError(const CLI::App& app, const CLI::ParseError& error, bool
 
 }  // namespace
 
+// The library reads what is ours; what stands behind `bench`, or behind the `--` of `submit`, is
+// cut off before.
 std::variant<Options, EarlyExit> ParseCommandLine(const std::vector<std::string>& arguments) {
   Options options;
   CLI::App app("Muster: tf.distribute as a cluster service", "muster");

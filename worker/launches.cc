@@ -45,17 +45,18 @@ bool Launches::OnCommand(StreamId stream, const v1::Command& command) {
 }
 
 void Launches::Check(Waiter waiter, const v1::JobSpec& spec) {
-  v1::CommandResult result;
-  v1::CheckReport& report = *result.mutable_check();
-  if (const Status found = io_.Look(spec.launch()); !found.ok()) {
-    report.add_problems(Message(found));
-  }
-  Answer(waiter, Ok(), std::move(result));
+  io_.Look(spec.launch(), lifeline_.Guard([this, waiter](const Status& found) {
+    v1::CommandResult result;
+    v1::CheckReport& report = *result.mutable_check();
+    if (!found.ok()) report.add_problems(Message(found));
+    Answer(waiter, Ok(), std::move(result));
+  }));
 }
 
 // What became of each process, for a coordinator that may have missed it.
 void Launches::OnAttached() {
-  for (auto& [job_id, launch] : launches_) {
+  for (auto next = launches_.begin(); next != launches_.end();) {
+    auto& [job_id, launch] = *next++;
     if (launch.stage != Launch::Stage::kStarted) {
       GiveUp(job_id, launch);
       continue;
@@ -71,12 +72,14 @@ void Launches::OnAttached() {
 }
 
 // Who wanted it has begun another by now, perhaps elsewhere, and would never say that this one is
-// over.
+// over: not even that the job is, where it has ended meanwhile. What processes of the job have
+// left here they may find again.
 void Launches::GiveUp(const std::string& job_id, Launch& launch) {
   launch.stopping = true;
+  launch.forget = launch.forget || !launch.began;
   launch.starting.reset();
   AnswerAll(launch.preparing, Aborted("job {}: its coordinator was lost", job_id));
-  if (!AnyRuns(launch)) io_.Release(job_id);
+  FinishStop(std::string(job_id));  // where it is forgotten, the name goes with the launch
 }
 
 // ---- Beginning
@@ -215,6 +218,7 @@ void Launches::WriteLater(const std::string& job_id, Launch& launch) {
 void Launches::StartNow(Launch& launch, Waiter waiter, const v1::StartLaunch& request) {
   const std::string& job_id = request.job_id();
   launch.stage = Launch::Stage::kStarted;
+  launch.began = true;
   for (const v1::LaunchProcess& wanted : request.processes()) {
     const LaunchedId id(next_process_++);
     Process& process = launch.processes[id];

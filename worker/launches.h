@@ -49,8 +49,9 @@ struct LaunchedEnd {
 class LaunchIo {
  public:
   virtual ~LaunchIo() = default;
-  // kNotFound: the command is not on this host.
-  virtual Status Look(const v1::LaunchSpec& spec) = 0;
+  // Whether the command is on this host (kNotFound); `then` is told, on the strand. PATH may lie on
+  // a disk that hangs: it is not waited for.
+  virtual void Look(const v1::LaunchSpec& spec, std::function<void(const Status&)> then) = 0;
   // Fetches the launch's files into the job's working folder and claims `addresses` addresses in
   // place of those that the job had; Launches::OnPrepared() follows. Nothing is claimed for a
   // launch that is awaited no more (Launches::Awaits()): nobody would release it.
@@ -92,7 +93,8 @@ class Launches {
 
   // False: the command is none of its own.
   bool OnCommand(StreamId stream, const v1::Command& command);
-  // Tells what is here again. A launch that has not begun never does, and its addresses are let go.
+  // Tells what is here again. A launch that has not begun never does: its addresses are let go, and
+  // its folder, if no launch of the job has begun here.
   void OnAttached();
 
   // Nothing has replaced or stopped this launch while LaunchIo::Prepare() is at work.
@@ -145,6 +147,8 @@ class Launches {
     std::string workers;
     bool write_planned = false;
     std::map<LaunchedId, Process> processes;
+    // This launch of the job, or one before it, has started processes here.
+    bool began = false;
     bool stopping = false;
     bool forget = false;
     std::vector<Waiter> stoppers;

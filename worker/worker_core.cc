@@ -228,6 +228,7 @@ void WorkerCore::StopExecutor(const std::string& job_id) {
   Job& job = found->second;
   if (job.process) KillProcess(*std::exchange(job.process, std::nullopt));
   job.starting = job.ready = false;
+  job.start = v1::StartExecutor();  // of one whose file is still on its way
   AnswerAll(job, Aborted("job {}: its executor was stopped", job_id));
   FlushLines(job_id);
   if (draining_) FinishDrain();

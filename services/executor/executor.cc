@@ -32,6 +32,11 @@ Status Executor::Serve() {
   while (const auto message = Next(&Executor::inbox_)) {
     if (const Status status = Handle(*message); !status.ok()) {
       Say("error: {}", ToString(status));
+      {
+        // Before the receiver finds the pipe closed: this is why, and no ordinary end.
+        const MutexLock lock(mutex_);
+        if (closed_.ok()) closed_ = status;
+      }
       pipe_.Shutdown();
       return status;
     }
@@ -46,10 +51,11 @@ void Executor::Receive() {
     const Status status = pipe_.Receive(message);
     MutexLock lock(mutex_);
     if (!status.ok()) {
-      closed_ = status;
+      if (closed_.ok()) closed_ = status;
+      const Status why = closed_;
       lock.unlock();
       arrived_.notify_all();
-      if (on_closed_) on_closed_(status);
+      if (on_closed_) on_closed_(why);
       return;
     }
     (message.has_join() ? joins_ : inbox_).push_back(std::move(message));

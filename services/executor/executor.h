@@ -23,8 +23,8 @@ namespace muster::executor {
 
 class Executor {
  public:
-  // `on_closed` runs on the receiving thread when the daemon has closed the pipe; it may end the
-  // process.
+  // `on_closed` runs on the receiving thread when the daemon has closed the pipe, or Serve() has
+  // for an error, with that; it may end the process.
   using OnClosed = std::function<void(const Status&)>;
 
   Executor(process::MessagePipe& pipe, OnClosed on_closed);

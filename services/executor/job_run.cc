@@ -224,6 +224,8 @@ Result<v1::GroupReport> JobRun::Join(const v1::JoinGroup& request) {
   return steps_->Join(request);
 }
 
+// What is wrong with the data itself stands in the report, all of it at once; an error sends the
+// question to another host.
 Result<v1::ProbeReport> ProbeData(const v1::ProbeData& request,
                                   const std::string& cache_directory) {
   const v1::JobSpec& spec = request.spec();

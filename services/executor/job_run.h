@@ -66,8 +66,6 @@ class JobRun {
   // Steps::Done() when none of them runs.
   Result<std::uint64_t> Adopt(Attempt least_attempt);
 
-  const std::string& job_id() const { return job_id_; }
-
  private:
   JobRun() = default;
   Status Train(const v1::ClosureAssignment& assignment, Attempt attempt, v1::ClosureResult& result)

@@ -76,7 +76,6 @@ class LocalSteps final : public Steps {
     std::uint64_t step = 0;
     PartResult sums;
   };
-  struct Place;
 
   // Calls body(replica, part's slice) for each of its parts, on its replica's thread, and adds up
   // what comes back in the order of parts. Times are those of the first replica.

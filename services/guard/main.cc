@@ -49,24 +49,25 @@ bool IsLivingChild(int pid) {
 }
 
 // SIGKILL to all children; those of one that has ended become ours, and are found the next time.
-bool KillChildren() {
+void KillChildren() {
   DIR* processes = ::opendir("/proc");
-  if (processes == nullptr) return false;
-  bool any = false;
+  if (processes == nullptr) return;
   while (const dirent* entry = ::readdir(processes)) {
     const int pid = std::atoi(entry->d_name);
-    if (pid > 0 && IsLivingChild(pid)) any = ::kill(pid, SIGKILL) == 0 || any;
+    if (pid > 0 && IsLivingChild(pid)) (void)::kill(pid, SIGKILL);
   }
   ::closedir(processes);
-  return any;
 }
 
 // Until this process has no child any more.
 void EndDescendants() {
   while (true) {
-    (void)KillChildren();
-    // Blocks until one of those that were killed is gone.
+    KillChildren();
+    // Blocks until one of those that were killed is gone. Then all that are: to look through /proc
+    // again for each of thousands takes minutes.
     if (::waitpid(-1, nullptr, 0) < 0 && errno == ECHILD) return;
+    while (::waitpid(-1, nullptr, WNOHANG) > 0) {
+    }
   }
 }
 
@@ -89,6 +90,8 @@ void EndDescendants() {
 
 void TellPid(pid_t pid) {
   if (::fcntl(kPidDescriptor, F_GETFD) < 0) return;
+  // The daemon may have waited for it no longer: no reason to die here and leave the command alone.
+  (void)::signal(SIGPIPE, SIG_IGN);
   const std::string text = std::to_string(pid) + "\n";
   (void)!::write(kPidDescriptor, text.data(), text.size());
   ::close(kPidDescriptor);
@@ -127,7 +130,7 @@ int Watch(pid_t command, const sigset_t& signals) {
     while ((ended = ::waitpid(-1, &status, WNOHANG)) > 0) {
       if (ended == command) return status;
     }
-    if (killed) (void)KillChildren();
+    if (killed) KillChildren();
   }
 }
 

@@ -23,7 +23,7 @@ class Closures {
   virtual Status Schedule(v1::ClosureKind kind, std::uint64_t first, std::uint64_t last,
                           std::uint64_t buffers) = 0;
   // The results of what has ended, in the order of the schedule, from the oldest that had not.
-  // Waits until about half of what is scheduled has ended, and at most for `limit`.
+  // Waits until about half of what is scheduled has ended, the oldest too, and at most for `limit`.
   //   A closure's own error, once nothing is in flight any more.
   virtual Result<std::vector<v1::ClosureResult>> Take(Millis limit) = 0;
   // Nothing more begins of what is queued but what belongs to a step that has begun.

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <cstdlib>
 #include <filesystem>
 #include <string_view>
@@ -34,7 +35,7 @@ using worker::LaunchedId;
 // Between two looks at what a process has written.
 constexpr Millis kLookPause{100};
 // For a guard to start its command and say which process that is.
-constexpr int kPidLimitMs = 60'000;
+constexpr Millis kPidLimit{60'000};
 constexpr Millis kLaunchedCloseLimit{5'000};
 
 // Whether the command is in PATH here, or the file that it names is.
@@ -66,16 +67,27 @@ bool IsLogBelowError(std::string_view line) {
   return true;
 }
 
-// The number that a guard writes when its command runs; 0: it wrote none.
+// The number that a guard writes when its command runs; 0: it wrote none, or not in time.
 int ReadPid(int fd) {
+  const TimePoint end = std::chrono::steady_clock::now() + kPidLimit;
   std::string text;
-  char letter = 0;
   while (text.find('\n') == std::string::npos) {
+    const auto left = std::chrono::ceil<Millis>(end - std::chrono::steady_clock::now()).count();
     pollfd polled{fd, POLLIN, 0};
-    if (::poll(&polled, 1, kPidLimitMs) <= 0 || ::read(fd, &letter, 1) <= 0) break;
+    const int ready = ::poll(&polled, 1, static_cast<int>(std::max<Millis::rep>(0, left)));
+    if (ready < 0 && errno == EINTR) continue;
+    char letter = 0;
+    if (ready <= 0 || ::read(fd, &letter, 1) <= 0) break;
     text += letter;
   }
   return std::atoi(text.c_str());
+}
+
+// As it is where that cannot be said: the daemon's own folder may have been deleted.
+std::string Absolute(const std::string& path) {
+  std::error_code error;
+  const fs::path whole = fs::absolute(path, error);
+  return error ? path : whole.string();
 }
 
 }  // namespace
@@ -109,12 +121,14 @@ LaunchHost::LaunchHost(Options options, ThreadScheduler& strand, AttachClient& c
 LaunchHost::~LaunchHost() { Close(); }
 
 void LaunchHost::Close() {
-  files_.Stop();
-  begun_.Stop();
-  reaper_.Stop();
+  // Before the threads, one of which may wait for what a guard says.
   for (const auto& [id, running] : running_) (void)running->child->Signal(SIGQUIT);
   for (const auto& [id, running] : running_) (void)running->child->Wait(kLaunchedCloseLimit);
   running_.clear();
+  files_.Stop();
+  looks_.Stop();
+  begun_.Stop();
+  reaper_.Stop();
 }
 
 std::string LaunchHost::FolderOf(const std::string& job_id) const {
@@ -125,7 +139,13 @@ std::string LaunchHost::WorkersFileOf(const std::string& job_id) const {
   return fmt::format("{}/{}.workers", options_.folder, job_id);
 }
 
-Status LaunchHost::Look(const v1::LaunchSpec& spec) {
+void LaunchHost::Look(const v1::LaunchSpec& spec, std::function<void(const Status&)> then) {
+  looks_.Post([this, spec, then = std::move(then)] {
+    strand_.Post([found = FindCommand(spec), then] { then(found); });
+  });
+}
+
+Status LaunchHost::FindCommand(const v1::LaunchSpec& spec) const {
   if (!spec.sha256().empty() || IsHere(spec.command())) return Ok();
   return NotFound(
       "worker:{} has no command \"{}\" in its PATH: install it on this host, or give the path of a "
@@ -174,11 +194,11 @@ Result<std::vector<std::string>> LaunchHost::ClaimAddresses(const std::string& j
 void LaunchHost::Prepare(const std::string& job_id, LaunchNumber launch, const v1::LaunchSpec& spec,
                          std::uint32_t addresses) {
   files_.Post([this, job_id, launch, spec, addresses, folder = FolderOf(job_id)] {
-    Status placed = Place(folder, spec);
-    strand_.Post([this, job_id, launch, spec, addresses, placed = std::move(placed)] {
+    Status ready = Place(folder, spec);
+    if (ready.ok()) ready = FindCommand(spec);
+    strand_.Post([this, job_id, launch, addresses, ready = std::move(ready)] {
       // Stopped or replaced meanwhile: nobody would release what is claimed for it.
       if (!launches_.Awaits(job_id, launch)) return;
-      Status ready = placed.ok() ? Look(spec) : placed;
       if (!ready.ok()) return launches_.OnPrepared(job_id, launch, ready);
       launches_.OnPrepared(job_id, launch, ClaimAddresses(job_id, addresses));
     });
@@ -229,10 +249,10 @@ std::map<std::string, std::string> LaunchHost::EnvironmentOf(
   std::map<std::string, std::string> environment = WithoutMuster();
   // About the host's links, whoever uses them. The job's folder is another one than the daemon's.
   if (const char* costs = std::getenv(collectives::kCostsVariable); costs != nullptr && *costs) {
-    environment[collectives::kCostsVariable] = fs::absolute(costs).string();
+    environment[collectives::kCostsVariable] = Absolute(costs);
   }
   if (!options_.data_cache.empty()) {
-    environment[data::kCacheVariable] = fs::absolute(options_.data_cache).string();
+    environment[data::kCacheVariable] = Absolute(options_.data_cache);
   }
   const std::uint32_t together = std::max(1U, spec.processes_per_worker());
   if (std::getenv("OMP_NUM_THREADS") == nullptr) {
@@ -241,8 +261,7 @@ std::map<std::string, std::string> LaunchHost::EnvironmentOf(
   // Else lines of Python come when the process ends.
   if (std::getenv("PYTHONUNBUFFERED") == nullptr) environment["PYTHONUNBUFFERED"] = "1";
   for (const auto& [name, value] : spec.environment()) environment[name] = value;
-  if (spec.elastic())
-    environment[cluster::kWorkerBookVariable] = fs::absolute(WorkersFileOf(job_id)).string();
+  if (spec.elastic()) environment[cluster::kWorkerBookVariable] = Absolute(WorkersFileOf(job_id));
   for (const auto& [name, value] : process.environment()) environment[name] = value;
   // One for the whole job, whichever of its launches a process belongs to.
   environment[cluster::kJobKeyVariable] = KeyText(net::JobKey(options_.token, job_id, Epoch(0)));

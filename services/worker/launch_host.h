@@ -2,8 +2,8 @@
 // in a folder of the job's, with the files that were sent beside it.
 //
 // Threading: made and used on the daemon's strand, but for Close(); files are fetched on a thread
-// of their own, what launches that have begun wait for is done on another, ended processes are
-// buried on a third. Lifetime: strand and client outlive it.
+// of their own, what launches that have begun wait for is done on another, commands are looked for
+// on a third, ended processes are buried on a fourth. Lifetime: strand and client outlive it.
 #pragma once
 
 #include <functional>
@@ -56,7 +56,7 @@ class LaunchHost final : private worker::LaunchIo {
  private:
   struct Running;
 
-  Status Look(const v1::LaunchSpec& spec) override;
+  void Look(const v1::LaunchSpec& spec, std::function<void(const Status&)> then) override;
   void Prepare(const std::string& job_id, LaunchNumber launch, const v1::LaunchSpec& spec,
                std::uint32_t addresses) override;
   void WriteWorkers(const std::string& job_id, LaunchNumber launch,
@@ -75,6 +75,9 @@ class LaunchHost final : private worker::LaunchIo {
   std::string FolderOf(const std::string& job_id) const;
   // Beside the folder: what users see there is their own.
   std::string WorkersFileOf(const std::string& job_id) const;
+  // kNotFound: the command is not here. Not on the strand: a disk that hangs would take the
+  // heartbeats along.
+  Status FindCommand(const v1::LaunchSpec& spec) const;
   // On files_'s thread: the folder, and in it what was sent.
   Status Place(const std::string& folder, const v1::LaunchSpec& spec) const;
   Result<std::vector<std::string>> ClaimAddresses(const std::string& job_id, std::uint32_t count);
@@ -96,6 +99,7 @@ class LaunchHost final : private worker::LaunchIo {
   ThreadScheduler reaper_;
   // Pids, and who is there: neither may wait for another job's files, which take minutes.
   ThreadScheduler begun_;
+  ThreadScheduler looks_;
   ThreadScheduler files_;
 };
 

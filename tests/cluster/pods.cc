@@ -14,6 +14,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "common/base/shell_word.h"
 #include "tests/support/manifests.h"
 
 namespace muster::testing {
@@ -40,13 +41,6 @@ std::vector<std::string> HostNames(const std::vector<YAML::Node>& objects) {
 std::string Image() {
   const char* const given = std::getenv("MUSTER_TEST_IMAGE");
   return given == nullptr || *given == '\0' ? "/" : given;
-}
-
-// For a shell.
-std::string Quoted(const std::string& text) {
-  std::string quoted = "'";
-  for (const char c : text) quoted += c == '\'' ? "'\\''" : std::string(1, c);
-  return quoted + "'";
 }
 
 // "$(NAME)" becomes its value.
@@ -223,12 +217,12 @@ std::string Pods::MakeScript(const Pod& pod) {
       "for one in proc sys dev; do mount --rbind /$one $R/$one; done\n"
       "for one in hosts resolv.conf; do touch $R/etc/$one; mount --bind /etc/$one $R/etc/$one; "
       "done\n",
-      Quoted(scratch), Quoted(Image()));
+      ShellWord(scratch), ShellWord(Image()));
   // An image has its programs, and no data.
   const auto show = [&script](const std::string& from, const std::string& at) {
     script +=
         fmt::format("mkdir -p $R{1}\nmount --bind {0} $R{1}\nmount -o remount,bind,ro $R{1}\n",
-                    Quoted(from), at);
+                    ShellWord(from), at);
   };
   if (Image() == "/") show(MUSTER_BIN, "/opt/muster/bin");
   if (const std::string data = "/usr/share/datasets"; Image() != "/" && fs::exists(data)) {
@@ -243,7 +237,7 @@ std::string Pods::MakeScript(const Pod& pod) {
     const std::string at = "$R" + mount["mountPath"].as<std::string>();
     script += fmt::format("mkdir -p {}\n", at);
     script += volume.memory ? fmt::format("mount -t tmpfs -o mode=1777 tmpfs {}\n", at)
-                            : fmt::format("mount --bind {} {}\n", Quoted(volume.path), at);
+                            : fmt::format("mount --bind {} {}\n", ShellWord(volume.path), at);
     if (volume.read_only) script += fmt::format("mount -o remount,bind,ro {}\n", at);
   }
   if (container["securityContext"]["readOnlyRootFilesystem"].as<bool>()) {
@@ -256,10 +250,10 @@ std::string Pods::MakeScript(const Pod& pod) {
       "--bounding-set=-all --inh-caps=-all env -i",
       who["runAsUser"].as<unsigned>(), who["runAsGroup"].as<unsigned>(),
       who["fsGroup"].as<unsigned>());
-  for (const auto& [name, value] : environment) script += " " + Quoted(name + "=" + value);
+  for (const auto& [name, value] : environment) script += " " + ShellWord(name + "=" + value);
   for (const char* part : {"command", "args"}) {
     for (const YAML::Node& word : container[part]) {
-      script += " " + Quoted(Expanded(word.as<std::string>(), environment));
+      script += " " + ShellWord(Expanded(word.as<std::string>(), environment));
     }
   }
   return script + "\n";

@@ -1,6 +1,7 @@
 #include "worker/engine/buffer_values.h"
 
 #include <cstring>
+#include <utility>
 
 #include <fmt/ranges.h>
 
@@ -9,15 +10,18 @@
 
 namespace muster::engine {
 
+bool Travels(const at::Tensor& tensor) {
+  return tensor.layout() == at::kStrided && tensor.numel() != 0 &&
+         DTypeOf(tensor.scalar_type()) != DType::kUnspecified;
+}
+
 void AddValues(const std::vector<NamedTensor>& tensors, v1::TensorSet& set) {
   for (const NamedTensor& one : tensors) {
-    if (one.tensor.layout() != at::kStrided || one.tensor.numel() == 0) continue;
-    const DType dtype = DTypeOf(one.tensor.scalar_type());
-    if (dtype == DType::kUnspecified) continue;
+    if (!Travels(one.tensor)) continue;
     const at::Tensor plain = one.tensor.detach().contiguous();
     v1::TensorValue& value = *set.add_tensors();
     value.set_name(one.name);
-    value.set_dtype(static_cast<v1::DType>(dtype));
+    value.set_dtype(static_cast<v1::DType>(DTypeOf(plain.scalar_type())));
     for (const std::int64_t size : plain.sizes()) value.add_shape(size);
     value.set_data(plain.data_ptr(), plain.nbytes());
   }
@@ -57,13 +61,16 @@ BorrowedBuffers::BorrowedBuffers(const Network& network,
                                  const std::map<std::string, at::Tensor>& values)
     : network_(network) {
   if (values.empty()) return;
+  std::vector<std::pair<at::Tensor, at::Tensor>> lent;
   for (const NamedTensor& buffer : network_.buffers()) {
     const auto value = values.find(buffer.name);
     if (value == values.end()) continue;
     own_.emplace(buffer.name, buffer.tensor.detach());
     // A copy: forward may write into it, and the next batch begins from the same.
-    at::Tensor(buffer.tensor).set_data(value->second.clone());
+    lent.emplace_back(buffer.tensor, value->second.clone());
   }
+  // Not before all are there: nobody would give them back where memory runs out on the way.
+  for (auto& [buffer, copy] : lent) buffer.set_data(copy);
 }
 
 BorrowedBuffers::~BorrowedBuffers() { PutBuffers(network_, own_); }

@@ -20,7 +20,9 @@ namespace muster::engine {
 // Together, the buffers of a job with `buffers: worker_local`: they travel in one message.
 inline constexpr std::uint64_t kMostBufferBytes = 12 << 20;
 
-// Leaves out empty tensors and those of a type that no DType names.
+// Empty tensors, sparse ones, and those of a type that no DType names, do not.
+bool Travels(const at::Tensor& tensor);
+// Leaves out what does not travel.
 void AddValues(const std::vector<NamedTensor>& tensors, v1::TensorSet& set);
 // Tensors with memory of their own. Names that are no buffer here are passed over.
 //   kFailedPrecondition: another shape or type than the buffer's.

@@ -252,6 +252,8 @@ std::optional<data::Element> FirstBatch(const v1::JobSpec& spec, const Model& mo
   return std::nullopt;
 }
 
+// In the order in which problems explain each other: what does not assemble is not run, and what
+// does not train is not evaluated.
 void CheckInto(const v1::JobSpec& spec, const CheckOptions& options, const std::string& cache,
                v1::CheckReport& report, std::vector<std::string>& problems) {
   const Sight training = Look(spec.data(), options, cache, "data", problems);

@@ -43,6 +43,7 @@ Status SameBatch(const at::Tensor& output, const at::Tensor& label) {
 
 }  // namespace
 
+// Compiles the user's function, if it has one, and holds label and metrics against the columns.
 std::unique_ptr<Loss> Loss::Create(const v1::JobSpec& spec,
                                    const std::vector<data::ColumnInfo>& columns,
                                    std::vector<std::string>& problems) {
@@ -139,6 +140,8 @@ Result<at::Tensor> Loss::Compute(const at::IValue& output, const data::Element& 
   }
 }
 
+// Keeps the labels as classes for the metrics. Each is looked at first: libtorch would not say
+// which example has a wrong one.
 Result<at::Tensor> Loss::Softmax(const at::Tensor& label) {
   if (output_.dim() != 2) {
     return InvalidArgument("forward returns {}; softmax_cross_entropy needs [batch, classes]",
@@ -202,10 +205,13 @@ Result<at::Tensor> Loss::Squared(const at::Tensor& label) {
   return at::mse_loss(output_, label_);
 }
 
+// Calls the user's function with the output and the columns it names; keeps what metrics need.
 Result<at::Tensor> Loss::Function(const at::IValue& output, const data::Element& batch) {
   if (output.isTensor()) output_ = output.toTensor();
   std::vector<at::IValue> values{output};
   const auto& arguments = function_->arguments();
+  // The metrics read what forward has returned, not what the function makes of it in place.
+  if (output.isTensor() && arguments[0].written) values[0] = output.toTensor().clone();
   for (std::size_t i = 1; i < arguments.size(); ++i) {
     const data::Column* column = batch.Find(arguments[i].name);
     if (column == nullptr) {

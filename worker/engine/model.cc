@@ -360,7 +360,9 @@ void CheckNetwork(const v1::JobSpec& spec, const Network& network,
   }
   if (spec.model().buffers() == v1::BUFFER_POLICY_WORKER_LOCAL) {
     std::uint64_t bytes = 0;
-    for (const NamedTensor& buffer : network.buffers()) bytes += buffer.tensor.nbytes();
+    for (const NamedTensor& buffer : network.buffers()) {
+      if (Travels(buffer.tensor)) bytes += buffer.tensor.nbytes();
+    }
     if (bytes > kMostBufferBytes) {
       problems.push_back(
           fmt::format("the archive's buffers hold {} bytes; with buffers: worker_local, where they "

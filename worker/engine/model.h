@@ -71,7 +71,7 @@ class Model {
   virtual Status Bind(std::size_t parameter, float* value, float* gradient) = 0;
 
   // The archive's buffers as they are now and, with `frozen`, its parameters that do not train.
-  // Tensors of a type that no DType names, and empty ones, are left out.
+  // Tensors of a type that no DType names, sparse and empty ones are left out.
   virtual v1::ModelValues Values(bool frozen) const = 0;
   // Buffers to go on with (SetBuffers) or to evaluate with in place of the own ones
   // (EvaluateWith). Buffers that the set does not name stay as they are.

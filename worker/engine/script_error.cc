@@ -79,6 +79,32 @@ void PointAtEndOfLine(std::string_view source, ScriptError& error) {
 
 constexpr std::string_view kAsserted = "INTERNAL ASSERT FAILED";
 
+bool IsWord(char c) { return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '_'; }
+
+// What an archive's own code has raised: below the traceback a line of its own begins with the
+// class, "builtins.ValueError: ...". Empty: nothing of the kind.
+std::string_view RaisedBelow(std::string_view frame) {
+  for (auto at = frame.find('\n'); at != std::string_view::npos; at = frame.find('\n', at + 1)) {
+    const std::string_view line = LineAt(frame, at + 1);
+    std::size_t end = 0;
+    while (end < line.size() && (IsWord(line[end]) || line[end] == '.')) ++end;
+    if (line.substr(0, end).find('.') != std::string_view::npos &&
+        line.substr(end).starts_with(": ")) {
+      return frame.substr(at + 1);
+    }
+  }
+  return {};
+}
+
+// The allocator's words (on Linux, and elsewhere), by themselves or as the interpreter passes them
+// on, which leaves nothing of an exception but its text.
+bool OutOfMemory(std::string_view what) {
+  for (const char* words : {"can't allocate memory", "not enough memory", "std::bad_alloc"}) {
+    if (what.find(words) != std::string_view::npos) return true;
+  }
+  return false;
+}
+
 // The line (from 0) whose end is the end of the shortest refused beginning; nullopt: none is
 // refused.
 std::optional<std::size_t> RefusedLine(const std::vector<std::string_view>& lines,
@@ -91,8 +117,6 @@ std::optional<std::size_t> RefusedLine(const std::vector<std::string_view>& line
   }
   return std::nullopt;
 }
-
-bool IsWord(char c) { return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '_'; }
 
 // Where in the refused line the word (or sign) begins that the parser did not expect.
 std::size_t RefusedColumn(const std::string& before, std::string_view line,
@@ -152,6 +176,10 @@ ScriptError ParseScriptError(std::string_view what, std::string_view source) {
   std::string_view message = what.substr(0, first_frame);
   if (const auto runtime = what.rfind("\nRuntimeError: "); runtime != std::string_view::npos) {
     message = what.substr(runtime + std::string_view("\nRuntimeError: ").size());
+  } else if (last_frame != std::string_view::npos) {
+    std::string_view raised = RaisedBelow(what.substr(last_frame));
+    if (raised.starts_with("builtins.")) raised.remove_prefix(std::string_view("builtins.").size());
+    if (!raised.empty()) message = raised;
   }
   message = Trim(message);
   DropEnd(message, "The original call is");
@@ -181,21 +209,19 @@ std::string Describe(const ScriptError& error, std::string_view where) {
 }
 
 Status CurrentException(std::string_view where, std::string_view source) {
-  const auto describe = [&](std::string_view what) {
-    return Describe(ParseScriptError(what, source), where);
+  const auto told = [&](std::string_view what) -> Status {
+    const std::string text = Describe(ParseScriptError(what, source), where);
+    if (OutOfMemory(what)) return ResourceExhausted("{}", text);
+    return InvalidArgument("{}", text);
   };
   try {
     throw;
   } catch (const c10::Error& error) {
-    const std::string what = error.what_without_backtrace();
-    if (what.find("not enough memory") != std::string::npos) {
-      return ResourceExhausted("{}", describe(what));
-    }
-    return InvalidArgument("{}", describe(what));
+    return told(error.what_without_backtrace());
   } catch (const std::bad_alloc&) {
     return ResourceExhausted("{}: out of memory", where);
   } catch (const std::exception& error) {
-    return InvalidArgument("{}", describe(error.what()));
+    return told(error.what());
   } catch (...) {
     return Internal("{}: an exception of unknown type", where);
   }

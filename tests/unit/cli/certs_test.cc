@@ -9,8 +9,10 @@
 #include <vector>
 
 #include <absl/strings/escaping.h>
+#include <fmt/core.h>
 #include <nlohmann/json.hpp>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include "common/base/whole_file.h"
 #include "common/tls/authority.h"
@@ -145,6 +147,33 @@ TEST_CASE_METHOD(Fixture, "a renewal takes a certificate's place, somebody else'
                "--name", "nodes"}) == ExitCode::kDone);
   CHECK(Run({"certs", "issue", "--dir", dir, "--node", "ps:0", "--node", "ps:1", "--node", "ps:2",
              "--host", "a", "--name", "nodes"}) == ExitCode::kDone);
+}
+
+TEST_CASE_METHOD(Fixture, "a certificate that cannot be written leaves the key of the one before",
+                 "[cli][tls][unit]") {
+  const muster::testing::TempFolder folder;
+  const std::string dir = folder / "certs";
+  // Where ReplaceFile() writes first.
+  const auto block = [](const std::string& file) {
+    const std::string staged = fmt::format("{}.{}.new", file, ::getpid());
+    std::filesystem::create_directories(staged);
+    return staged;
+  };
+  const std::string blocked = block(dir + "/ca.pem");
+  std::filesystem::permissions(dir, std::filesystem::perms::owner_all);
+  CHECK(Run({"certs", "init", "--dir", dir}) != ExitCode::kDone);
+  CHECK_FALSE(std::filesystem::exists(dir + "/ca.key"));
+  std::filesystem::remove(blocked);
+  REQUIRE(Run({"certs", "init", "--dir", dir}) == ExitCode::kDone);
+  REQUIRE(Run({"certs", "issue", "--dir", dir, "--submitter", "ana"}) == ExitCode::kDone);
+  const std::string key = *ReadWholeFile(dir + "/ana.key");
+  const std::string certificate = *ReadWholeFile(dir + "/ana.pem");
+  (void)block(dir + "/ana.pem");
+
+  CHECK(Run({"certs", "issue", "--dir", dir, "--submitter", "ana"}) != ExitCode::kDone);
+
+  CHECK(*ReadWholeFile(dir + "/ana.key") == key);
+  CHECK(*ReadWholeFile(dir + "/ana.pem") == certificate);
 }
 
 TEST_CASE_METHOD(Fixture, "a certificate ends with its authority at last, and none is issued after",

@@ -151,6 +151,17 @@ TEST_CASE_METHOD(Fixture, "a wait that takes too long is 7 and leaves the job al
   CHECK(api.stops.empty());
 }
 
+TEST_CASE_METHOD(Fixture, "a wait for ever is no question again and again", "[cli][unit]") {
+  api.clock.Advance(std::chrono::hours(24));
+  api.watch_takes = std::chrono::seconds(10);
+  api.watches = {MakeJob("j-1", v1::JOB_STATE_RUNNING), MakeJob("j-1", v1::JOB_STATE_SUCCEEDED, 2)};
+  const TimePoint begin = api.clock.Now();
+
+  CHECK(Run({"wait", "j-1", "--timeout", "9223372036s"}) == ExitCode::kDone);
+
+  CHECK(api.clock.Now() - begin == 2 * api.watch_takes);
+}
+
 TEST_CASE_METHOD(Fixture, "an unknown job is 3", "[cli][unit]") {
   api.watches = {NotFound("no job nothing")};
   CHECK(Run({"wait", "nothing"}) == ExitCode::kNotFound);

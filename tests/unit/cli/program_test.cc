@@ -292,11 +292,14 @@ TEST_CASE_METHOD(ProgramFixture, "people see closures, rate and phase of a progr
   CHECK(ProgressLine(job, 0) == "1,200 closures  4,512/s  2 in flight  40 queued  epoch 3");
 
   job.set_restarts(1);
+  job.mutable_spec()->mutable_program()->add_arguments("it's; $HOME");
+  job.mutable_spec()->mutable_program()->add_arguments("a=b");
   api.job = job;
   CHECK(Run({"describe", "j-1"}) == ExitCode::kDone);
   const std::string text = out.str();
   CAPTURE(text);
-  CHECK(text.find("Program      words --text 'in the beginning'\n") != std::string::npos);
+  CHECK(text.find("Program      words --text 'in the beginning' 'it'\\''s; $HOME' a=b\n") !=
+        std::string::npos);
   CHECK(text.find("Closures     1,200 done, 2 in flight, 40 queued, 4,512/s\n") !=
         std::string::npos);
   CHECK(text.find("Phase        epoch 3\n") != std::string::npos);

@@ -10,7 +10,7 @@ namespace muster::worker {
 namespace {
 
 struct FakeLaunchIo : LaunchIo {
-  Status Look(const v1::LaunchSpec&) override { return here; }
+  void Look(const v1::LaunchSpec&, std::function<void(const Status&)> then) override { then(here); }
   void Prepare(const std::string&, LaunchNumber launch, const v1::LaunchSpec&,
                std::uint32_t) override {
     prepared.push_back(launch);
@@ -333,12 +333,27 @@ TEST_CASE_METHOD(LaunchesFixture,
   CHECK(io.released == 0);
   launches.OnAttached();
   CHECK(io.released == 1);
+  CHECK(io.forgotten == std::vector<std::string>{"j"});
   CHECK_FALSE(launches.Awaits("j", LaunchNumber(5)));
   CHECK(Code(Start(5)) == StatusCode::kFailedPrecondition);
 
   // The coordinator begins anew.
   Begin(6);
   CHECK(io.started.size() == 2);
+}
+
+TEST_CASE_METHOD(LaunchesFixture,
+                 "What a job's processes left stays when a later launch is given up",
+                 "[worker][launch]") {
+  Begin(5);
+  Ends(0, 4);
+  Ends(1, 4);
+  Prepare(6);
+
+  launches.OnAttached();
+
+  CHECK(io.released == 1);
+  CHECK(io.forgotten.empty());
 }
 
 TEST_CASE_METHOD(LaunchesFixture, "A worker that is asked to end asks its processes, then kills",

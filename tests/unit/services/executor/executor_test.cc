@@ -444,5 +444,18 @@ TEST_CASE("check and probe need no start, a failed start is said, SIGTERM ends q
   CHECK(exit->ToString() == "exit code 0");
 }
 
+TEST_CASE("an executor that does not know what its daemon wants ends by an error",
+          "[executor][unit]") {
+  Cluster cluster;
+  v1::ToExecutor nothing;
+  nothing.set_threads(1);
+
+  REQUIRE(cluster.pipe().Send(nothing).ok());
+
+  const auto exit = cluster.child().Wait(kPatience);
+  REQUIRE(exit.ok());
+  CHECK(exit->ToString() == "exit code 1");
+}
+
 }  // namespace
 }  // namespace muster::executor

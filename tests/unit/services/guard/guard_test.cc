@@ -1,11 +1,13 @@
 // muster-guard, with shells for commands.
 #include <condition_variable>
 #include <fstream>
+#include <map>
 #include <mutex>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include <fcntl.h>
 #include <signal.h>
 #include <unistd.h>
 
@@ -20,10 +22,11 @@ using std::chrono::seconds;
 // A shell script under a guard, and what it writes to stdout and stderr.
 class Guarded {
  public:
-  explicit Guarded(std::vector<std::string> command) {
+  explicit Guarded(std::vector<std::string> command, std::map<int, int> descriptors = {}) {
     command.insert(command.begin(), {SiblingProgram("muster-guard"), "--cwd", "/tmp", "--"});
     Result<std::unique_ptr<Child>> started = Child::Start(
         {.argv = std::move(command),
+         .descriptors = std::move(descriptors),
          .on_line = [this](auto, std::string line) { Add(lines_, std::move(line)); },
          .on_error_line = [this](auto, std::string line) { Add(errors_, std::move(line)); }});
     REQUIRE(started.ok());
@@ -102,6 +105,17 @@ TEST_CASE("a guard ends as its command does", "[guard]") {
   CHECK(where.Line(0) == "/tmp");
   CHECK(where.End() == "exit code 0");
   CHECK(where.LastError() == "failed");
+}
+
+TEST_CASE("a command runs though nobody waits for its pid any more", "[guard]") {
+  int ends[2];
+  REQUIRE(::pipe2(ends, O_CLOEXEC) == 0);
+  REQUIRE(::close(ends[0]) == 0);
+
+  Guarded guarded(Shell("exit 5"), {{ends[1], 3}});
+
+  CHECK(guarded.End() == "exit code 5");
+  ::close(ends[1]);
 }
 
 TEST_CASE("nothing that a command has started outlives it, in whatever session it is", "[guard]") {

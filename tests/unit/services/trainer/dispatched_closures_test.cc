@@ -63,7 +63,7 @@ struct Bench {
       const std::uint64_t id = assignment.closure().id();
       {
         const MutexLock lock(mutex);
-        while (held) changed.wait(mutex);
+        while (held && (slow == 0 || slow == id)) changed.wait(mutex);
       }
       if (id >= fails_from) {
         // The first one fails when it is told that another one has.
@@ -151,6 +151,7 @@ struct Bench {
   Condition changed;
   bool held MUSTER_GUARDED_BY(mutex) = false;
   std::uint64_t fails_from = 1'000;
+  std::uint64_t slow = 0;  // only this one is held
 };
 
 TEST_CASE("The coordinator is told how far steps may be begun before any of them is given out",
@@ -257,6 +258,27 @@ TEST_CASE("The error of a job names the step that has failed first, whichever fa
 
   CHECK(failed.code() == StatusCode::kDataLoss);
   CHECK(Message(failed) == "closure 4 on worker:0: the data of step 4 are damaged");
+}
+
+TEST_CASE("Who takes waits for the oldest step though those after it have ended",
+          "[trainer][integration]") {
+  Bench bench(2, 4);
+  bench.slow = 3;
+  bench.Hold(true);
+  bench.SendMembers(true);
+  REQUIRE(bench.closures->Schedule(v1::CLOSURE_KIND_TRAIN, 3, 6, 0).ok());
+  while (bench.begun < 4) REQUIRE(bench.closures->Take(Millis(10)).ok());
+  REQUIRE(bench.closures->Take(Millis(50)).ok());
+
+  const TimePoint begin = std::chrono::steady_clock::now();
+  const auto none = bench.closures->Take(Millis(100));
+  const auto took = std::chrono::steady_clock::now() - begin;
+
+  REQUIRE(none.ok());
+  CHECK(none->empty());
+  CHECK(took >= Millis(100));
+  bench.Hold(false);
+  CHECK(bench.Take(4)[0].closure().id() == 3);
 }
 
 TEST_CASE("A driver is stopped by its pipe", "[trainer][integration]") {

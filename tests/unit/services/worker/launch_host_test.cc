@@ -224,6 +224,24 @@ TEST_CASE_METHOD(HostFixture, "A launch is told who is there while files of anot
   CHECK(text == "those");
 }
 
+TEST_CASE_METHOD(HostFixture, "A check of a launch names the command that this host lacks",
+                 "[services][launch]") {
+  v1::Command check;
+  v1::LaunchSpec& spec = *check.mutable_check_job()->mutable_spec()->mutable_launch();
+  spec.set_command("no-such-command");
+  const auto lacking = AnswerTo(Say(check));
+  spec.set_command("sh");
+  const auto there = AnswerTo(Say(check));
+
+  REQUIRE(lacking);
+  REQUIRE(lacking->check().problems_size() == 1);
+  CHECK(lacking->check().problems(0) ==
+        "worker:0 has no command \"no-such-command\" in its PATH: install it on this host, or give "
+        "the path of a file here that is sent");
+  REQUIRE(there);
+  CHECK(there->check().problems().empty());
+}
+
 TEST_CASE_METHOD(HostFixture, "A variable that a job sets to nothing is set and hides the worker's",
                  "[services][launch]") {
   ::setenv("EMPTY", "the worker's", 1);

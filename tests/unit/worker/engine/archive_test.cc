@@ -142,6 +142,37 @@ TEST_CASE("buffers and frozen parameters of an archive are values that travel", 
   Has(Message(refused), "buffer \"bn.");
 }
 
+TEST_CASE("a sparse buffer is a constant that neither policy stumbles over", "[engine][unit]") {
+  const testing::TempFolder folder;
+  torch::jit::Module module("Net");
+  module.register_buffer("edges", at::eye(3).to_sparse());
+  module.register_parameter("w", at::ones({3}).requires_grad_(true), false);
+  module.define("def forward(self, x):\n    return x * self.w\n");
+  module.save(folder / "net.pt");
+  v1::JobSpec spec = ArchiveJob();
+  if (GENERATE(false, true)) spec.mutable_model()->set_buffers(v1::BUFFER_POLICY_WORKER_LOCAL);
+
+  auto made = Bench::Make(spec, Batch(), folder / "net.pt");
+
+  INFO(Message(made.status()));
+  REQUIRE(made.ok());
+  CHECK(made->Train(1, Batch()).ok());
+  CHECK(made->Train(2, Batch()).ok());
+  CHECK(made->model->Values(/*frozen=*/true).buffers().tensors().empty());
+}
+
+TEST_CASE("a batch that an archive refuses is told in the archive's words", "[engine][unit]") {
+  const data::Element one{{MakeColumn<float>("x", {1, 3}, {0.5, -1, 2})}};
+  v1::JobSpec spec = ArchiveJob();
+  spec.mutable_model()->set_buffers(v1::BUFFER_POLICY_WORKER_LOCAL);
+  auto bench = Bench::Make(spec, one, Archive("normed-1.13")).value();
+
+  const Status refused = bench.Train(1, one).status();
+
+  CHECK(refused.code() == StatusCode::kInvalidArgument);
+  Has(Message(refused), "ValueError: Expected more than 1 value per channel when training");
+}
+
 TEST_CASE("parameters that are not float32 are refused by name", "[engine][unit]") {
   Has(Refusal("float64-1.13"), "parameter \"w\" of the archive float64-1.13.pt is Double");
 }

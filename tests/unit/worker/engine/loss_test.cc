@@ -121,6 +121,27 @@ TEST_CASE("a loss in source sees the output and columns, and its errors name it"
   CHECK(Message(StepStatus(spec, batch)).find("loss function: argument \"z\" is no column") == 0);
 }
 
+TEST_CASE("a loss in source that writes into the output leaves the metrics theirs",
+          "[engine][unit]") {
+  v1::JobSpec spec = Linear(v1::LOSS_KIND_UNSPECIFIED);
+  spec.mutable_loss()->set_function(
+      "def loss(output, y):\n    output.sub_(10.0)\n"
+      "    return torch.mean(torch.abs(output + 10.0 - y))\n");
+  spec.add_metrics(v1::METRIC_ACCURACY);
+  const data::Element batch{
+      {MakeColumn<float>("x", {2}, {1, -2}), MakeColumn<float>("y", {2}, {1, 1})}};
+  auto bench = Bench::Make(spec, batch).value();
+  bench.Value("w") = {1};
+
+  const auto trained = bench.Train(1, batch).value();
+  const auto evaluated = bench.Evaluate(batch).value();
+
+  CHECK(trained.loss_sum() == Approx(3));
+  CHECK(trained.correct() == 1);
+  CHECK(evaluated.correct() == 1);
+  CHECK(bench.Gradient("w")[0] == Approx(1));
+}
+
 TEST_CASE("the AUC of buckets is that of the scores", "[engine][unit]") {
   v1::MetricSums sums;
   const std::vector<float> scores{-2, -1, 0, 1, 2, 0};

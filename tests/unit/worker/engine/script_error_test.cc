@@ -1,6 +1,10 @@
 #include "worker/engine/script_error.h"
 
+#include <new>
+#include <stdexcept>
+
 #include "tests/support/catch.h"
+#include "worker/engine/torch.h"
 
 namespace muster::engine {
 namespace {
@@ -33,6 +37,50 @@ TEST_CASE("an interpreter's error is placed in the innermost call", "[engine][un
   CHECK(Describe(error, "forward") ==
         "forward, in helper, line 2, column 12: shapes cannot be multiplied\n"
         "    return torch.matmul(y, y)\n           ~~~~~~~~~~~~");
+}
+
+TEST_CASE("what an archive's own code raises is told with its class", "[engine][unit]") {
+  const auto raised = [](const std::string& end) {
+    return Describe(
+        ParseScriptError("The following operation failed in the TorchScript interpreter.\n"
+                         "Traceback of TorchScript, serialized code (most recent call last):\n"
+                         "  File \"code/__torch__/net.py\", line 7, in forward\n"
+                         "    if gt:\n      ops.prim.RaiseException(_6, \"builtins.ValueError\")\n"
+                         "      ~~~~~~~~~~~~~~~~~~~~~~~ <--- HERE\n    else:\n      pass\n" +
+                             end,
+                         ""),
+        "forward");
+  };
+
+  CHECK(raised("builtins.ValueError: too few: \na.b: 1\n")
+            .starts_with("forward, code/__torch__/net.py, line 7, column 7: ValueError: too few: \n"
+                         "a.b: 1\n"));
+  CHECK(raised("__torch__.net.Odd: no\n")
+            .starts_with("forward, code/__torch__/net.py, line 7, column 7: net.Odd: no\n"));
+}
+
+TEST_CASE("memory that ran out is told apart from errors of the program", "[engine][unit]") {
+  const auto code_of = [](const auto& act) {
+    try {
+      act();
+    } catch (...) {
+      return CurrentException("forward", "").code();
+    }
+    return StatusCode::kOk;
+  };
+
+  const StatusCode alone = code_of([] {
+    TORCH_CHECK(false, "DefaultCPUAllocator: can't allocate memory: you tried to allocate 9");
+  });
+  const StatusCode interpreted = code_of(
+      [] { throw std::runtime_error("a traceback\nRuntimeError: can't allocate memory: 9\n"); });
+  const StatusCode plain = code_of([] { throw std::bad_alloc(); });
+  const StatusCode odd = code_of([] { TORCH_CHECK(false, "odd"); });
+
+  CHECK(alone == StatusCode::kResourceExhausted);
+  CHECK(interpreted == StatusCode::kResourceExhausted);
+  CHECK(plain == StatusCode::kResourceExhausted);
+  CHECK(odd == StatusCode::kInvalidArgument);
 }
 
 TEST_CASE("a line that ends too early is the one pointed at", "[engine][unit]") {
