@@ -41,6 +41,8 @@ class GceResolver : public ClusterResolver {
  private:
   Result<std::vector<std::string>> ListInstances(GoogleApi& api) const;
   Result<std::string> AddressOf(GoogleApi& api, const std::string& instance) const;
+  Result<std::vector<std::string>> AddressesOf(const GoogleApi& api,
+                                               const std::vector<std::string>& instances) const;
 
   Options options_;
 };

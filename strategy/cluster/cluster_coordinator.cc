@@ -1,6 +1,5 @@
 #include "strategy/cluster/cluster_coordinator.h"
 
-#include <cstdio>
 #include <cstring>
 #include <limits>
 #include <map>
@@ -11,6 +10,7 @@
 #include "common/base/mutex.h"
 #include "strategy/base/internal/raise.h"
 #include "strategy/cluster/internal/coordinator_core.h"
+#include "strategy/cluster/internal/stderr_line.h"
 
 namespace muster {
 namespace internal {
@@ -57,10 +57,7 @@ CoordinatorCore::CoordinatorCore(std::shared_ptr<ClusterLink> link,
     : link_(std::move(link)), options_(options) {
   link_->driver().SetErrors(errors_of(link_->driver().options().dispatch.errors, options));
   if (!silence) return;
-  watchdog_.emplace(link_->driver(), *silence, [](const std::string& text) {
-    fmt::print(stderr, "muster: {}\n", text);
-    (void)std::fflush(stderr);
-  });
+  watchdog_.emplace(link_->driver(), *silence, &TellStderr);
 }
 
 Result<std::shared_ptr<CoordinatorCore>> CoordinatorCore::of(

@@ -1,12 +1,14 @@
 #include "strategy/cluster/local_cluster.h"
 
 #include <random>
+#include <system_error>
 #include <thread>
 #include <utility>
 #include <vector>
 
 #include "dispatch/executor.h"
 
+#include "common/process/no_more.h"
 #include "strategy/base/internal/raise.h"
 #include "strategy/cluster/internal/cluster_link.h"
 
@@ -33,7 +35,12 @@ class LocalWorker {
             {.identity = identity, .closures_at_a_time = closures, .worker_index = index},
             dispatch::ProgramFunctions()));
     MUSTER_TRY_ASSIGN(net::Listener listener, net::ListenTcp("127.0.0.1:0"));
-    return std::unique_ptr<LocalWorker>(new LocalWorker(std::move(executor), std::move(listener)));
+    try {
+      return std::unique_ptr<LocalWorker>(
+          new LocalWorker(std::move(executor), std::move(listener)));
+    } catch (const std::system_error& error) {
+      return process::NoMore(error.code().value(), fmt::format("a thread for worker:{}", index));
+    }
   }
   ~LocalWorker() {
     executor_->Stop();

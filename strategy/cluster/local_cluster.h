@@ -21,6 +21,7 @@ class ClusterLink;
 
 // `workers` that run `closures_per_worker` at a time, "worker:0" and so on.
 //   INVALID_ARGUMENT: none of them, or none at a time.  UNAVAILABLE: no descriptors are left.
+//   RESOURCE_EXHAUSTED: no threads are.
 std::shared_ptr<internal::ClusterLink> local_cluster(int workers, int closures_per_worker = 1);
 
 }  // namespace muster

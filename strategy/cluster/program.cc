@@ -30,11 +30,12 @@ class ProcessLink final : public internal::ClusterLink {
 
   dispatch::Driver& driver() override { return runtime_.dispatch(); }
   std::vector<std::string> workers() const override {
-    std::vector<std::string> tasks;
-    for (const program::Worker& worker : runtime_.workers()) {
-      tasks.push_back(fmt::format("worker:{}", worker.index));
+    std::vector<std::string> workers;
+    // One that is lost is no member any more, and who asks for its value is to hear of it.
+    for (const program::Task& task : runtime_.tasks()) {
+      if (task.name.starts_with("worker:")) workers.push_back(task.name);
     }
-    return tasks;
+    return workers;
   }
   std::vector<std::pair<std::string, bool>> tasks() const override {
     std::vector<std::pair<std::string, bool>> tasks;
@@ -98,6 +99,8 @@ void report_evaluation(const std::string& checkpoint, const Evaluation& values) 
   program::OwnEvaluator()->Evaluated(checkpoint, values);
 }
 
+// After each evaluation it lists anew: those that it has seen may be gone by then. The last look is
+// made after the stop, so what was saved before that is evaluated, too.
 void evaluate_checkpoints(
     const std::function<std::vector<std::string>()>& list,
     const std::function<Evaluation(const std::string& checkpoint)>& evaluate) {

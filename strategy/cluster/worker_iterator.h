@@ -52,7 +52,9 @@ class WorkerIterator {
   }
   // EndOfData.  FAILED_PRECONDITION: the closure's own elements are taken, and there are more.
   T get_next() {
-    std::optional<T> value = next();
+    throw_if_cancelled();
+    const MutexLock lock(mutex_);
+    std::optional<T> value = take();
     if (!value) {
       raise_if_all_taken();
       throw EndOfData("the data of worker " + std::to_string(worker_index()) + " has ended");

@@ -177,11 +177,17 @@ std::uint64_t MultiWorkerMirroredStrategy::run_elastic(
     set_collectives(std::move(group));
     chief_ = id_in_cluster() == 0;
   };
+  // The others have a chief of their own; who was alone has left nobody.
+  const auto left = [this] {
+    if (collectives() != nullptr) chief_ = false;
+    set_collectives(nullptr);
+  };
   elastic_->run = std::make_unique<internal::ElasticRun>(
       internal::ElasticRun::Membership{.cluster = elastic_->cluster,
                                        .secret = elastic_->secret,
                                        .call_within = elastic_->call_within,
                                        .regroup = regroup,
+                                       .left = left,
                                        .wait_page = internal::wait_page_of(ProcessEnvironment()),
                                        .costs = elastic_->costs},
       state.tracked(), state.step(), options);

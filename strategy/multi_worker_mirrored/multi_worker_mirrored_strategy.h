@@ -100,7 +100,7 @@ class MultiWorkerMirroredStrategy final : public Strategy {
   const std::string& task_type() const { return task_type_; }
   int task_id() const { return task_id_; }
   // chief:0, without a chief worker:0; an evaluator is its own. Of an elastic run the first worker
-  // that is there.
+  // that is there; one that an error has taken out of it is none.
   bool is_chief() const { return chief_; }
   int num_workers() const;
   // Among the workers: the chief is 0, workers follow it.

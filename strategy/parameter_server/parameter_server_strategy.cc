@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <charconv>
 #include <chrono>
-#include <cstdio>
 #include <mutex>
 #include <utility>
 
@@ -14,6 +13,7 @@
 #include "common/base/job_limits.h"
 #include "muster/v1/program.pb.h"
 #include "strategy/base/internal/raise.h"
+#include "strategy/cluster/internal/stderr_line.h"
 #include "strategy/cluster/worker_context.h"
 #include "strategy/core/internal/strategy_ref.h"
 #include "strategy/kinds/internal/places.h"
@@ -62,6 +62,12 @@ internal::PsAccess AccessOf(program::Runtime& runtime) {
                             .link = value_of(ps::LinkModeOf(start.link())),
                             .tls = program::TlsOf(start)};
   const v1::ProgramMembers members = FirstMembers(runtime);
+  if (members.version() == 0) {
+    raise(
+        DeadlineExceeded("the coordinator has not said within {} s which parameter servers job {} "
+                         "has: see that it runs and answers (`muster status`)",
+                         kFirstMembers.count(), start.job_id()));
+  }
   for (const v1::PsAddress& address : members.servers()) {
     access.servers.push_back({.target = ps::TargetOf(address)});
   }
@@ -130,13 +136,13 @@ std::vector<std::uint32_t> ServersOf(const std::vector<std::string>& devices) {
   return servers;
 }
 
-void WarnOnce(std::string_view name) {
+void WarnOnce(std::string_view call, std::string_view name) {
   static std::once_flag once;
   std::call_once(once, [&] {
-    fmt::print(stderr,
-               "muster: run() of a {} outside a scheduled function computes in this process; "
-               "ClusterCoordinator::schedule() sends functions to workers\n",
-               name);
+    internal::TellStderr(
+        fmt::format("{} of a {} outside a scheduled function computes in this process; "
+                    "ClusterCoordinator::schedule() sends functions to workers",
+                    call, name));
   });
 }
 
@@ -246,8 +252,12 @@ void ParameterServerStrategy::require_iteration() const {
                       name()));
 }
 
+void ParameterServerStrategy::note_here(std::string_view call) const {
+  if (!in_closure()) WarnOnce(call, name());
+}
+
 void ParameterServerStrategy::run_replicas(const std::function<void(int)>& replica) {
-  if (!in_closure()) WarnOnce(name());
+  note_here("run()");
   if (num_local_replicas() > 1) {
     if (auto* const session = internal::ClosureSession::Current()) session->BeginReplicas();
   }

@@ -37,8 +37,8 @@
 // All workers have as many replicas: others are INVALID_ARGUMENT in schedule() and join(), which
 // names two that differ.
 //
-// run() and reduce() are for closures; elsewhere they compute here, and run() says so once on
-// standard error. Distributed datasets are for ClusterCoordinator::create_per_worker_dataset():
+// run() and reduce() are for closures; elsewhere they compute here, and the first such call says so
+// on standard error. Distributed datasets are for ClusterCoordinator::create_per_worker_dataset():
 // iterated elsewhere they are INVALID_ARGUMENT.
 //
 // Threading, lifetime: as Strategy.
@@ -82,7 +82,8 @@ class ParameterServerStrategy final : public Strategy {
   // machine; none named: its GPUs, else its CPU. Without a partitioner each variable lies on one
   // server; they go round the servers as they are made.
   //   INVALID_ARGUMENT: the cluster has no parameter server, or a device is not there or named
-  //   twice.  PsUnavailable: a server does not answer.
+  //   twice.  PsUnavailable: a server does not answer.  DEADLINE_EXCEEDED: within 10 s the
+  //   coordinator has not said which servers there are.
   //   FAILED_PRECONDITION: not in a process of a program.
   explicit ParameterServerStrategy(VariablePartitioner partitioner = nullptr,
                                    const std::vector<std::string>& devices = {});
@@ -93,6 +94,17 @@ class ParameterServerStrategy final : public Strategy {
   ~ParameterServerStrategy() override;
 
   std::string_view name() const override { return "ParameterServerStrategy"; }
+  // Those of Strategy, and where they compute is said.
+  template <class Op, class T>
+  auto reduce(Op op, const T& value) {
+    note_here("reduce()");
+    return Strategy::reduce(op, value);
+  }
+  template <class Op, class T>
+  auto reduce(Op op, const T& value, const Axes& axes) {
+    note_here("reduce()");
+    return Strategy::reduce(op, value, axes);
+  }
   // Sends what the closure has written so far, of its replicas this one's; without effect
   // elsewhere. PsUnavailable.
   void flush();
@@ -106,6 +118,9 @@ class ParameterServerStrategy final : public Strategy {
 
  private:
   class Maker;
+
+  // That `call` computes here, unless this thread is in a closure.
+  void note_here(std::string_view call) const;
 
   std::unique_ptr<Maker> maker_;
 };

@@ -13,7 +13,9 @@ ServerOptimizer::ServerOptimizer(const torch::optim::OptimizerOptions& options,
 
 internal::AttachedOptimizer& ServerOptimizer::state() const {
   if (state_ != nullptr) return *state_;
-  raise(FailedPrecondition("a ServerOptimizer that was made without options and variables"));
+  raise(
+      FailedPrecondition("a ServerOptimizer that was made without options and variables: "
+                         "ServerOptimizer(options, variables) has some"));
 }
 
 const std::vector<Variable>& ServerOptimizer::variables() const { return state().variables(); }

@@ -58,6 +58,13 @@ Variable Codec<Variable>::read(ByteReader& from) {
   RequireJob(name, job, ConnectionHere(name)->job());
   const Variable made =
       internal::MakeVariable(strategy, {.name = name, .initial_value = 0, .options = options});
+  // A driver may have more replicas than its workers, and a component for each.
+  if (component >= made.state()->size()) {
+    raise(
+        InvalidArgument("component {} of variable {} as an argument: this process has {} of them, "
+                        "one for each replica; give the whole variable",
+                        component, name, made.state()->size()));
+  }
   const Writes writes = internal::remote_component(made).writes();
   // Found by name, also in a driver's own process.
   for (auto& one : made.state()->components) {

@@ -20,7 +20,8 @@ struct Codec<Variable> {
   // INVALID_ARGUMENT: it is on no parameter server, or of another job than this process now uses.
   // FAILED_PRECONDITION: it has no value yet.
   static void write(const Variable& variable, Bytes& to);
-  // INVALID_ARGUMENT: it is of another job than the closure.
+  // INVALID_ARGUMENT: it is of another job than the closure, or a component that this process has
+  // none of.
   static Variable read(ByteReader& from);
 };
 

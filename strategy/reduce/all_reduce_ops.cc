@@ -81,6 +81,8 @@ bool HierarchicalCopyAllReduce::serves(const std::vector<device::Place>& devices
   return devices.size() > 1 && !AnyGpu(devices);
 }
 
+// All tensors that have kernels are laid end to end, and each pack of them goes by a route of its
+// own; the others are reduced on the first device.
 Values HierarchicalCopyAllReduce::all_reduce_batch(ReduceOp op, const Values& values,
                                                    const Destinations& to,
                                                    const CommunicationOptions&) {
@@ -386,6 +388,8 @@ collectives::GatherBuffer PlanGather(const std::vector<std::vector<std::int64_t>
 
 }  // namespace
 
+// Replicas say first what they bring, so that who has what cannot be joined is an error of all of
+// them; then the bytes travel.
 std::vector<torch::Tensor> CollectiveAllReduce::all_gather(ReplicaContext& context,
                                                            const std::vector<torch::Tensor>& values,
                                                            int axis,

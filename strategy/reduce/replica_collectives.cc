@@ -270,6 +270,7 @@ std::vector<std::variant<torch::Tensor, IndexedSlices>> Alone(
 
 }  // namespace
 
+// Two calls at most, on all replicas in this order: one for all dense leaves, one for all rows.
 ReplicaContext::Leaves ReplicaContext::reduce_leaves(ReduceOp op, const Leaves& leaves,
                                                      const CommunicationOptions& options) {
   require_mine();
@@ -368,6 +369,8 @@ Started<torch::Tensor> ReplicaContext::start_all_reduce(ReduceOp op, const torch
           std::move(started.done)};
 }
 
+// One call for all leaves. A replica that has one that cannot be joined makes it all the same where
+// other processes wait.
 ReplicaContext::Leaves ReplicaContext::gather_leaves(const Leaves& leaves, int axis,
                                                      const CommunicationOptions& options) {
   require_mine();

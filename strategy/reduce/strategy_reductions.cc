@@ -72,6 +72,8 @@ CrossDeviceOps& Strategy::cross_device_ops() const {
   return *ops_;
 }
 
+// Over all processes where there are several. Here alone: by the cross-device ops, but for what
+// only libtorch can do, axes and gradients.
 torch::Tensor Strategy::reduce_components(ReduceOp op, const std::vector<torch::Tensor>& values,
                                           const Axes& axes) const {
   internal::check_op(op);

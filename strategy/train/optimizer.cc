@@ -280,12 +280,15 @@ class LocalOptimizer final : public OptimizerState {
                           : early_[static_cast<std::size_t>(copy)]->Finish(replica, gradients);
   }
 
+  [[noreturn]] void RaiseUnfit(const c10::Error& error) const {
+    raise(InvalidArgument("step() of {}: {}", name_, error.what_without_backtrace()));
+  }
   // INVALID_ARGUMENT: gradients that this optimizer cannot work with (sparse ones, most of them).
   void Update(Optimizer& optimizer) const {
     try {
       optimizer.step();
     } catch (const c10::Error& error) {
-      raise(InvalidArgument("step() of {}: {}", name_, error.what_without_backtrace()));
+      RaiseUnfit(error);
     }
   }
 
@@ -307,17 +310,25 @@ class LocalOptimizer final : public OptimizerState {
       Update(optimizer);
       return {};
     }
+    bool evaluating = false;  // what is thrown then is the closure's own
     const auto evaluate = [&] {
+      evaluating = true;
       writing.Unlock();
       lent.Restore();
       torch::Tensor loss = (*closure)();
       reduce();
       if (reduces) loss = SumOfLosses(*replica, loss);
       writing.Lock();
+      evaluating = false;
       return loss;
     };
     writing.Lock();
-    return optimizer.step(evaluate);
+    try {
+      return optimizer.step(evaluate);
+    } catch (const c10::Error& error) {
+      if (evaluating) throw;
+      RaiseUnfit(error);
+    }
   }
 
   // Updates the one value of all replicas, once.

@@ -29,7 +29,18 @@ void UpdateOne(Strategy& strategy, VariableState& state, int index, UpdateCall& 
 
 bool same_argument(const torch::Tensor& a, const torch::Tensor& b) {
   if (a.is_same(b)) return true;
-  if (!a.defined() || !b.defined() || a.scalar_type() != b.scalar_type()) return false;
+  if (!a.defined() || !b.defined() || a.scalar_type() != b.scalar_type() ||
+      a.layout() != b.layout()) {
+    return false;
+  }
+  if (a.is_sparse()) {  // which libtorch does not compare
+    const torch::NoGradGuard no_grad;
+    const torch::Tensor one = a.coalesce();
+    const torch::Tensor other = b.coalesce();
+    return one.sizes().equals(other.sizes()) && one.sparse_dim() == other.sparse_dim() &&
+           same_argument(one.indices(), other.indices()) &&
+           same_argument(one.values(), other.values());
+  }
   const torch::Tensor there = b.to(a.device());
   if (a.equal(there)) return true;
   // NaN is unequal to itself.
@@ -37,6 +48,11 @@ bool same_argument(const torch::Tensor& a, const torch::Tensor& b) {
   if (!may_be_nan || a.layout() != torch::kStrided || !a.sizes().equals(there.sizes()))
     return false;
   return ((a == there) | (torch::isnan(a) & torch::isnan(there))).all().item<bool>();
+}
+
+bool same_argument(const IndexedSlices& a, const IndexedSlices& b) {
+  return a.dense_shape == b.dense_shape && same_argument(a.indices, b.indices) &&
+         same_argument(a.values, b.values);
 }
 
 void raise_per_replica_argument() {

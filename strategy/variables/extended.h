@@ -20,6 +20,7 @@
 #include "strategy/core/strategy.h"
 #include "strategy/values/destinations.h"
 #include "strategy/values/distributed_values.h"
+#include "strategy/values/indexed_slices.h"
 #include "strategy/variables/variable.h"
 
 namespace muster {
@@ -53,6 +54,7 @@ void check_update_argument(const Variable& variable, const T& value) {
 
 // NaN is the same as NaN.
 bool same_argument(const torch::Tensor& a, const torch::Tensor& b);
+bool same_argument(const IndexedSlices& a, const IndexedSlices& b);
 template <class T>
 bool same_argument(const T& a, const T& b) {
   if constexpr (std::is_same_v<T, Variable>) {

@@ -238,24 +238,24 @@ void GiveFirstValue(VariableState& state, const VariableSpec& spec, device::Plac
   state.Initialize(value);
 }
 
-}  // namespace
+// The others wait for this process's first value: they hear that it has none, and all go on.
+void TellOfNoValue(const Strategy& strategy, const VariableSpec& spec) {
+  collectives::Group* const between = strategy.collectives();
+  if (between == nullptr || spec.restored || !spec.options.initialize) return;
+  try {
+    (void)value_of_first(*between, CallOfFirstValue(spec.name), torch::Tensor());
+  } catch (const Error&) {  // why there is none says more
+  }
+}
 
-NoVariables::NoVariables(const char* where)
-    : before_(std::exchange(none_here, where)),
-      creators_([where](const auto&, const VariableSpec& spec) -> Variable {
-        RaiseNoVariables(where, spec);
-      }) {}
-NoVariables::~NoVariables() { none_here = before_; }
-
-// Settles the modes and devices, makes the components, then gives them their first value.
-Variable MakeVariable(Strategy& strategy, const VariableSpec& spec) {
-  if (none_here != nullptr) RaiseNoVariables(none_here, spec);
+// The variable without components; its modes, its type and `devices` are settled.
+std::shared_ptr<VariableState> StateFor(Strategy& strategy, const VariableSpec& spec,
+                                        std::vector<device::Place>& devices) {
   CheckModes(strategy, spec);
   const VariableOptions& options = spec.options;
   const bool on_read = options.synchronization == VariableSynchronization::kOnRead;
-  const std::vector<device::Place> devices = DevicesFor(strategy, spec, on_read);
-
-  const auto state = std::make_shared<VariableState>();
+  devices = DevicesFor(strategy, spec, on_read);
+  auto state = std::make_shared<VariableState>();
   state->name = spec.name;
   state->strategy = strategy.ref();
   state->synchronization = options.synchronization == VariableSynchronization::kAuto
@@ -271,6 +271,29 @@ Variable MakeVariable(Strategy& strategy, const VariableSpec& spec) {
                            : OnWritePolicy(options.aggregation);
   if (!strategy.distributes_variables()) state->policy = PlainPolicy(std::move(state->policy));
   if (options.dtype) state->policy->CheckType(*state, *options.dtype);
+  return state;
+}
+
+}  // namespace
+
+NoVariables::NoVariables(const char* where)
+    : before_(std::exchange(none_here, where)),
+      creators_([where](const auto&, const VariableSpec& spec) -> Variable {
+        RaiseNoVariables(where, spec);
+      }) {}
+NoVariables::~NoVariables() { none_here = before_; }
+
+// Settles the modes and devices, makes the components, then gives them their first value.
+Variable MakeVariable(Strategy& strategy, const VariableSpec& spec) {
+  if (none_here != nullptr) RaiseNoVariables(none_here, spec);
+  std::vector<device::Place> devices;
+  std::shared_ptr<VariableState> state;
+  try {
+    state = StateFor(strategy, spec, devices);
+  } catch (const Error&) {
+    TellOfNoValue(strategy, spec);
+    throw;
+  }
   for (std::size_t r = 0; r < devices.size(); ++r) {
     std::string name = r == 0 ? spec.name : fmt::format("{}/replica_{}", spec.name, r);
     ComponentMaker* const maker = strategy.component_maker();

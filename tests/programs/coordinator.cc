@@ -158,6 +158,26 @@ int endless(muster::ClusterCoordinator& coordinator) {
   return 0;
 }
 
+// Prints what becomes of a value of worker:1, which is gone when worker:2 is there.
+int outlive(muster::ClusterCoordinator& coordinator) {
+  const auto pids = coordinator.create_per_worker_resource<own_pid>();
+  while (pids.fetch().size() < 2) ::usleep(1'000);
+  std::printf("made\n");
+  const std::string last = "worker:2";
+  while (std::ranges::count(coordinator.workers(), last) == 0) ::usleep(1'000);
+  for (const muster::PerWorkerState& state : pids.states()) {
+    if (state.kind == muster::PerWorkerState::Kind::kAborted) {
+      std::printf("%s has lost its value\n", state.task.c_str());
+    }
+  }
+  try {
+    std::printf("%zu values\n", pids.fetch().size());
+  } catch (const muster::ClosureAbortedError& error) {
+    std::printf("caught the loss of %s\n", error.details().task.c_str());
+  }
+  return 0;
+}
+
 int fail(muster::ClusterCoordinator& coordinator) {
   coordinator.schedule<fails>();
   try {
@@ -182,6 +202,7 @@ int main(int argc, char** argv) {
   if (mode == "train") return train(coordinator, argc > 2 ? std::stoi(argv[2]) : 20);
   if (mode == "count" && argc > 3) return count(coordinator, std::stoi(argv[2]), argv[3]);
   if (mode == "fail") return fail(coordinator);
+  if (mode == "outlive") return outlive(coordinator);
   if (mode == "endless") return endless(coordinator);
   if (mode == "fill") return fill_all(coordinator);
   if (mode == "object") {

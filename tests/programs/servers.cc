@@ -23,6 +23,7 @@
 //   them;
 //                    prints "modules S R": the sums of their values and of their learning rates
 //   outside          run() outside of closures; prints "ran V"
+//   reduced          reduce() outside of closures; prints "reduced V"
 //   differ           executors make the variable with another shape; prints what is thrown
 //   refused          closures until a worker is refused; prints why
 //   options          executors make the optimizer with other options; prints what is thrown
@@ -438,6 +439,12 @@ int run_outside() {
   return 0;
 }
 
+int reduce_outside() {
+  auto& strategy = muster::program_object<Model>().strategy;
+  std::printf("reduced %.0f\n", strategy.reduce(muster::ReduceOp::kMean, 3.0).item<double>());
+  return 0;
+}
+
 template <auto& function>
 int differ(muster::ClusterCoordinator& coordinator) {
   coordinator.schedule<function>();
@@ -532,6 +539,7 @@ int main(int argc, char** argv) {
   if (what == "lookup") return look_up(coordinator);
   if (what == "optimize") return optimize_all(coordinator, std::atoi(argv[2]));
   if (what == "outside") return run_outside();
+  if (what == "reduced") return reduce_outside();
   if (what == "modules") return drop_modules(coordinator, std::atoi(argv[2]));
   if (what == "anew") return make_anew(coordinator);
   if (what == "differ") return differ<sum_of_another_shape>(coordinator);

@@ -44,12 +44,13 @@ torch::Tensor Empty(const Said& said) {
 }
 
 // All hear of it, so nobody waits for who has one.
-void RefuseSparse(std::string_view call, const std::vector<Said>& said) {
+void RefuseSparse(const collectives::Group& group, std::string_view call,
+                  const std::vector<Said>& said) {
   for (std::size_t r = 0; r < said.size(); ++r) {
     if (said[r][0] != kSparse) continue;
-    raise(Unimplemented(
-        "{} does not support IndexedSlices or other sparse tensors here; process {} has one", call,
-        r));
+    raise(
+        Unimplemented("{} does not support IndexedSlices or other sparse tensors here; {} has one",
+                      call, group.name_of(static_cast<int>(r))));
   }
 }
 
@@ -81,28 +82,34 @@ bool Sums(const torch::Tensor& value) {
   return type.has_value() && collectives::Reducible(*type);
 }
 
-}  // namespace
-
-void end_by_current_error(collectives::Group& group) {
+// In a catch block: what was caught; of `code` where it is no Error.
+Status CurrentError(StatusCode code) {
   try {
     throw;
   } catch (const Error& error) {
-    group.Abort(ToStatus(error));
+    return ToStatus(error);
   } catch (const c10::Error& error) {
-    group.Abort(Internal("{}", error.what_without_backtrace()));
+    return MakeStatus(code, error.what_without_backtrace());
   } catch (const std::exception& error) {
-    group.Abort(Internal("{}", error.what()));
+    return MakeStatus(code, error.what());
   } catch (...) {
-    group.Abort(Internal("an exception of an unknown type"));
+    return MakeStatus(code, "an exception of an unknown type");
   }
 }
 
+}  // namespace
+
+void end_by_current_error(collectives::Group& group) {
+  group.Abort(CurrentError(StatusCode::kInternal));
+}
+
+// Types and shapes first, so that each process knows how much the others send.
 std::vector<torch::Tensor> gather_between(collectives::Group& group, std::string_view call,
                                           const torch::Tensor& mine, collectives::Timeout timeout) {
   const TimeLeft left(timeout);
   const auto said = group.Exchange(call, Describe(mine), left());
   raise_unless_ok(said.status());
-  RefuseSparse(call, *said);
+  RefuseSparse(group, call, *said);
   const auto own = static_cast<std::size_t>(group.rank());
   std::vector<torch::Tensor> all;
   collectives::GatherBuffer buffer;
@@ -200,11 +207,12 @@ torch::Tensor value_of_first(collectives::Group& group, std::string_view call,
                              const torch::Tensor& mine) {
   const auto said = group.Exchange(call, Describe(mine));
   raise_unless_ok(said.status());
-  RefuseSparse(call, *said);
+  RefuseSparse(group, call, *said);
   for (std::size_t r = 1; r < said->size(); ++r) {
     if ((*said)[r] == said->front()) continue;
-    raise(InvalidArgument("{}: process {} has {}, the first one {}; all need the same", call, r,
-                          Text((*said)[r]), Text(said->front())));
+    raise(InvalidArgument("{}: {} has {}, {} {}; all need the same", call,
+                          group.name_of(static_cast<int>(r)), Text((*said)[r]), group.name_of(0),
+                          Text(said->front())));
   }
   if (!mine.defined()) return mine;
   const torch::Tensor value = InHost(mine).clone();
@@ -227,10 +235,9 @@ void done_by_each(collectives::Group& group, std::string_view call,
   std::string outcome;  // nothing, or the code in decimal, a space, and the text
   try {
     work();
-  } catch (const Error& error) {
-    outcome = fmt::format("{} {}", static_cast<int>(error.code()), error.message());
-  } catch (const std::exception& error) {
-    outcome = fmt::format("{} {}", static_cast<int>(ErrorCode::kUnknown), error.what());
+  } catch (...) {  // whatever it is, the others wait to hear of it
+    const Status failed = CurrentError(StatusCode::kUnknown);
+    outcome = fmt::format("{} {}", static_cast<int>(failed.code()), Message(failed));
   }
   const auto said = group.Exchange(call, Said(outcome.begin(), outcome.end()));
   raise_unless_ok(said.status());

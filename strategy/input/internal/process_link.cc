@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "collectives/group.h"
+#include "common/base/words.h"
 #include "strategy/base/internal/raise.h"
 #include "strategy/core/internal/strategy_ref.h"
 #include "strategy/core/strategy.h"
@@ -73,11 +74,13 @@ InputLink::Report Decode(const Numbers& numbers) {
 
 class ProcessSession final : public InputLink::Session {
  public:
-  explicit ProcessSession(StrategyRef strategy) : strategy_(std::move(strategy)) {}
+  // `processes`: as many as there were when the dataset was distributed.
+  ProcessSession(StrategyRef strategy, int processes)
+      : strategy_(std::move(strategy)), processes_(processes) {}
 
   InputLink::Report agree(const InputLink::Report& mine,
                           std::chrono::steady_clock::time_point deadline) override {
-    collectives::Group& group = *strategy_->collectives();
+    collectives::Group& group = Group();
     const auto left =
         std::chrono::ceil<std::chrono::milliseconds>(deadline - std::chrono::steady_clock::now());
     const auto patience = std::max(left, std::chrono::milliseconds(1));
@@ -103,6 +106,15 @@ class ProcessSession final : public InputLink::Session {
   }
 
  private:
+  // In an elastic run others come and go, and this process may be left alone.
+  collectives::Group& Group() const {
+    collectives::Group* const group = strategy_->collectives();
+    const int now = group == nullptr ? 1 : group->size();
+    if (group != nullptr && now == processes_) return *group;
+    raise(FailedPrecondition(
+        "this dataset was distributed over {}, and now there {} {}: distribute it again",
+        Counted(processes_, "worker"), Agreeing(now, "is", "are"), now));
+  }
   static void Learn(collectives::Group& group, const InputLink::Report& mine,
                     std::chrono::milliseconds patience, InputLink::Report& outcome) {
     const auto details = group.Exchange("input step", Encode(mine), patience);
@@ -115,6 +127,7 @@ class ProcessSession final : public InputLink::Session {
   }
 
   const StrategyRef strategy_;
+  const int processes_;
 };
 
 class ProcessLink final : public InputLink {
@@ -126,7 +139,7 @@ class ProcessLink final : public InputLink {
 
   int workers() const override { return size_; }
   std::unique_ptr<Session> join(int worker) override {
-    if (worker == rank_) return std::make_unique<ProcessSession>(strategy_);
+    if (worker == rank_) return std::make_unique<ProcessSession>(strategy_, size_);
     raise(InvalidArgument("worker {} joins over the link of process {}", worker, rank_));
   }
 

@@ -15,7 +15,7 @@ namespace muster::internal {
 // most once in a pass, or when somebody's input fails, an exchange of more: a call that all
 // processes make at the same place of their programs.
 //   Errors of agree(): the group's, which name the worker that is not there.
-//   FAILED_PRECONDITION: the strategy has been destroyed.
+//   FAILED_PRECONDITION: the strategy has been destroyed, or has more or fewer processes now.
 std::shared_ptr<InputLink> process_link(Strategy& strategy);
 
 }  // namespace muster::internal

@@ -77,7 +77,7 @@ ElasticRun::ElasticRun(Membership membership, TrackedValues tracked, std::uint64
 ElasticRun::~ElasticRun() = default;
 
 void ElasticRun::Leave() {
-  membership_.regroup(nullptr);
+  membership_.left();
   group_.reset();
   workers_.reset();
 }

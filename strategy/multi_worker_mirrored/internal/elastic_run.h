@@ -24,6 +24,8 @@ class ElasticRun {
     std::chrono::milliseconds call_within;
     // Tells the strategy whose processes its replicas are in; null: this one alone.
     std::function<void(std::shared_ptr<collectives::Group>)> regroup;
+    // Tells it that this process has left them.
+    std::function<void()> left;
     // As in collectives::GroupSpec.
     std::string wait_page;
     std::optional<collectives::LinkCosts> costs;

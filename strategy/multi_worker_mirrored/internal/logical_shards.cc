@@ -22,6 +22,8 @@ void Add(Values& left, const Values& right) {
 
 }  // namespace
 
+// The own shards are added up as far as whole subtrees go; what is left of all workers travels, and
+// each adds it up to the root.
 std::vector<torch::Tensor> sum_over_shards(collectives::Group* group, int shards,
                                            const std::function<Values(int shard)>& compute,
                                            const std::function<Values()>& like) {

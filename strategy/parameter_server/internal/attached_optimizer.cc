@@ -139,6 +139,7 @@ AttachedOptimizer::AttachedOptimizer(const torch::optim::OptimizerOptions& optio
     RemoteComponent& remote = remote_component(variable);
     RequireFloating(variable, remote);
     components_.push_back(&remote);
+    names_.insert(remote.name());
   }
   std::vector<RemoteComponent*> claimed;
   try {
@@ -176,15 +177,15 @@ void AttachedOptimizer::Attach() const {
 RemoteComponent& AttachedOptimizer::ComponentOf(const Variable& variable) const {
   RemoteComponent& remote = remote_component(variable);
   // By name: a variable may have come as an argument.
-  if (std::ranges::find(components_, remote.name(), &RemoteComponent::name) != components_.end()) {
-    return remote;
-  }
+  if (names_.contains(remote.name())) return remote;
   raise(
       InvalidArgument("variable {} is none of this optimizer's {} variables, the first of "
                       "which is {}",
                       variable.name(), variables_.size(), variables_[0].name()));
 }
 
+// All gradients become updates before the first is written, so one that does not fit changes
+// nothing. With kImmediate they are sent as one, which counts once when the closure runs again.
 void AttachedOptimizer::Apply(const std::vector<VariableGradient>& gradients,
                               double learning_rate) {
   RequireLearningRate(learning_rate);

@@ -5,6 +5,8 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <string_view>
+#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -47,7 +49,8 @@ class AttachedOptimizer final : public SavedState {
   const v1::OptimizerSpec spec_;
   const double learning_rate_;
   const std::vector<Variable> variables_;
-  std::vector<RemoteComponent*> components_;  // of `variables_`, which keep them
+  std::vector<RemoteComponent*> components_;    // of `variables_`, which keep them
+  std::unordered_set<std::string_view> names_;  // theirs
 
   mutable Mutex mutex_;
   // Whose servers have it, as far as this process knows.

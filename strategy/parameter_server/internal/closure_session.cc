@@ -165,6 +165,8 @@ torch::Tensor ClosureSession::Leaf(const ps::VariableHandle& variable, int slot,
   return leaf;
 }
 
+// Who asks for the leaf of such a variable later is given the module's own: all gradients of it
+// meet in one tensor.
 void ClosureSession::Fill(const std::vector<ModuleLeaf>& leaves, int slot) {
   throw_if_cancelled();
   const MutexLock lock(mutex_);

@@ -20,8 +20,11 @@ namespace {
 
 // How often the servers may hear how far closures have settled.
 constexpr std::chrono::milliseconds kSettledEvery{50};
-// How often replicas are compared when all workers that are there have said how many they have.
-constexpr std::chrono::seconds kCompareEvery{1};
+// How often replicas are compared when all workers that are there have said how many they have, and
+// at least so often while one has not: it may be lost for good.
+constexpr std::chrono::milliseconds kCompareEvery{1'000};
+// Until then, by the number of workers: each one is a question that holds the driver's lock.
+constexpr std::chrono::milliseconds kCompareOne{1};
 
 // A server that did not answer is not asked to delete anything for so long.
 constexpr std::chrono::milliseconds kAwayFor{5'000};
@@ -219,13 +222,16 @@ void PsConnection::WatchSettled() {
   }
 }
 
+// The first worker that says how many replicas it has is what all others are compared with, also
+// when it is lost later: what they have computed until then fits together.
 void PsConnection::CompareReplicas() {
   const std::vector<std::string> workers = link_->workers();
   const TimePoint now = std::chrono::steady_clock::now();
-  // Each one is a question to the driver, and there may be many.
-  if (workers.size() == compared_ && now < compare_at_) return;
+  const auto of_all = kCompareOne * static_cast<std::int64_t>(workers.size());
+  const auto every = workers.size() == compared_ ? kCompareEvery : std::min(kCompareEvery, of_all);
+  if (now < compared_at_ + every) return;
   compared_ = 0;
-  compare_at_ = now + kCompareEvery;
+  compared_at_ = now;
   for (const std::string& task : workers) {
     // Also who has been compared: one that was lost may be back on another host.
     const auto said = link_->driver().AwaitPerWorker(told_, task, TimePoint::min());

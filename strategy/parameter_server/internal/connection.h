@@ -124,11 +124,11 @@ class PsConnection : public std::enable_shared_from_this<PsConnection> {
   // Servers that did not answer, by task: until then nothing waits for them that need not.
   std::map<std::string, TimePoint> away_ MUSTER_GUARDED_BY(mutex_);
   DroppedVariables dropped_;
-  // The thread's: who was first, and what it has said; how many were compared, and when next.
+  // The thread's: who was first, and what it has said; how many were compared, and when.
   std::string first_;
   std::vector<std::int32_t> replicas_;
   std::size_t compared_ = 0;
-  TimePoint compare_at_;
+  TimePoint compared_at_;
   std::thread settled_;
 };
 

@@ -9,6 +9,7 @@
 #include "strategy/base/internal/bytes_of.h"
 #include "strategy/base/internal/raise.h"
 #include "strategy/base/internal/shape_text.h"
+#include "strategy/cluster/internal/stderr_line.h"
 #include "strategy/parameter_server/internal/cached_reads.h"
 #include "strategy/parameter_server/internal/closure_session.h"
 #include "strategy/variables/internal/ordinary.h"
@@ -225,7 +226,7 @@ void RemoteComponent::Make(const torch::Tensor& value, torch::ScalarType type) {
   (void)value_of(partition::CountElements(sizes, "variable " + name()));
   const std::int64_t shards = CountShards(sizes, type);
   const std::string warning = WholeValueWarning(name(), value.numel(), shards);
-  if (!warning.empty()) fmt::print(stderr, "muster: {}\n", warning);
+  if (!warning.empty()) TellStderr(warning);
   ps::VariableHandle made = driver_->Create(name(), dtype, sizes, shards, {colocated_, placement_},
                                             BytesOf(bytes.contiguous()));
   const MutexLock lock(mutex_);

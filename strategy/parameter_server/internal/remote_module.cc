@@ -101,6 +101,8 @@ const ModuleCopies& RemoteModule::Used() {
   return LeaseOf(*session).copies();
 }
 
+// Leaves whose values are what they should be stay untouched: to give one a value ends the backward
+// passes over its old one. In a closure nothing is asked unless something was written since.
 void RemoteModule::Fill(int copy) {
   if (components_.empty()) return;
   const auto index = static_cast<std::size_t>(copy);

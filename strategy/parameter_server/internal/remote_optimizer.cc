@@ -13,6 +13,8 @@
 
 namespace muster::internal {
 
+// Takes libtorch's optimizer apart into its groups and attaches one optimizer for each; a variable
+// that another one has is found before the servers hear of its group.
 RemoteOptimizer::RemoteOptimizer(std::shared_ptr<ModuleState> module, const MakeOptimizer& make,
                                  const OptimizerOptions& how)
     : module_(std::move(module)), how_(how), chosen_(TrainedParameters(*module_)) {

@@ -1,7 +1,5 @@
 #include "strategy/resolver/internal/task_name.h"
 
-#include <exception>
-
 namespace muster::internal {
 
 std::string task_name(const std::shared_ptr<ClusterResolver>& resolver, std::string otherwise) {
@@ -10,7 +8,7 @@ std::string task_name(const std::shared_ptr<ClusterResolver>& resolver, std::str
     const auto type = resolver->task_type();
     const auto id = resolver->task_id();
     if (type && id) return *type + ":" + std::to_string(*id);
-  } catch (const std::exception&) {  // a resolver of the program's own
+  } catch (...) {  // a resolver of the program's own
   }
   return otherwise;
 }

@@ -6,6 +6,7 @@
 #include "collectives/group.h"
 #include "common/base/words.h"
 #include "strategy/base/internal/raise.h"
+#include "strategy/core/internal/between.h"
 #include "strategy/core/replica_context.h"
 #include "strategy/core/strategy.h"
 #include "strategy/reduce/cross_device_ops.h"
@@ -83,10 +84,11 @@ std::vector<Kind> KindsOf(const std::vector<torch::Tensor>& gradients) {
 std::vector<Kind> AgreeOnKinds(ReplicaContext& replica, std::vector<Kind> mine) {
   replica.meet("sum of gradients", mine, [&](const Arrivals<std::vector<Kind>>& all) {
     std::vector<Kind>& joined = all[0];
-    for (std::size_t r = 1; r < all.size(); ++r) Join(joined, all[r], r);
-    if (collectives::Group* const between = replica.strategy().collectives()) {
-      JoinBetween(*between, joined);
-    }
+    collectives::Group* const between = replica.strategy().collectives();
+    brought_by(between, [&] {
+      for (std::size_t r = 1; r < all.size(); ++r) Join(joined, all[r], r);
+    });
+    if (between != nullptr) JoinBetween(*between, joined);
     for (std::size_t r = 1; r < all.size(); ++r) all[r] = joined;
   });
   return mine;

@@ -333,14 +333,14 @@ class OnReadSum final : public OnRead {
     };
     state.WriteAll(write, {part, argument.source()});
   }
-  // An equal share; what integers cannot divide is the first replica's. A value of a type that
-  // does not convert stays whole, and is refused where it is written.
+  // An equal share; what integers cannot divide is the first replica's. A sparse value, or one of a
+  // type that does not convert, stays whole, and is refused where it is written.
   torch::Tensor PartOf(const VariableState& state, int index,
                        const torch::Tensor& value) const override {
     const torch::Tensor old = state.components[static_cast<std::size_t>(index)]->Snapshot();
     const torch::ScalarType type =
         old.defined() ? old.scalar_type() : state.dtype.value_or(value.scalar_type());
-    if (!c10::canCast(value.scalar_type(), type)) return value;
+    if (!c10::canCast(value.scalar_type(), type) || value.layout() != torch::kStrided) return value;
     const torch::Tensor total = value.to(type);
     const Ordinary ordinary(device::Place{});
     const collectives::Group* const between = state.strategy->collectives();

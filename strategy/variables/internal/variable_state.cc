@@ -105,6 +105,10 @@ void VariableState::WriteOne(WriteKind write, int index, const WriteArgument& ar
     raise(InvalidArgument("variable {} is {} and cannot be assigned {}", name,
                           torch::toString(type), torch::toString(given)));
   }
+  if (argument.values.layout() != torch::kStrided) {
+    raise(InvalidArgument("variable {} cannot be assigned a sparse tensor: give to_dense() of it",
+                          name));
+  }
   component.Assign(argument.values, type);
 }
 
@@ -196,7 +200,7 @@ void VariableState::Initialize(const torch::Tensor& own) {
   const Strategy& of = *strategy;
   torch::Tensor value = own;
   if (collectives::Group* const between = of.collectives()) {
-    value = value_of_first(*between, "initial value of variable " + name, own);
+    value = value_of_first(*between, CallOfFirstValue(name), own);
   }
   if (!value.defined()) {
     raise(InvalidArgument("the initial value of variable {} is undefined", name));

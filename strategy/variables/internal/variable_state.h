@@ -90,6 +90,11 @@ class VariableState {
   std::atomic<bool> shows_across_ = false;
 };
 
+// What the processes of a strategy call it when they settle a variable's first value.
+inline std::string CallOfFirstValue(const std::string& name) {
+  return "initial value of variable " + name;
+}
+
 // Makes a variable under `strategy`, without asking creators. Cross-replica context.
 //   INVALID_ARGUMENT, beside those of the specification: within NoVariables.
 Variable MakeVariable(Strategy& strategy, const VariableSpec& spec);

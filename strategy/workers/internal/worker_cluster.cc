@@ -39,6 +39,8 @@ Status CheckAddresses(const std::vector<collectives::GroupMember>& members) {
 
 }  // namespace
 
+// The chief comes first among the members, however it is numbered; an evaluator is none, and a
+// worker alone has no group.
 WorkerCluster worker_cluster(ClusterResolver& resolver) {
   WorkerCluster mine;
   const ClusterSpec named = resolver.cluster_spec();

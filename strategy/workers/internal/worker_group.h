@@ -37,6 +37,7 @@ class WorkerGroup final : public collectives::Group {
 
   int rank() const override { return rank_; }
   int size() const override { return size_; }
+  std::string name_of(int member) const override { return group_->name_of(member); }
   Status AllReduce(collectives::Reduction reduction,
                    std::span<const collectives::ReduceBuffer> buffers,
                    collectives::Timeout timeout = {}) override;
@@ -57,7 +58,7 @@ class WorkerGroup final : public collectives::Group {
   void Abort(const Status& why) override {
     group_->Abort(abandoned_ == Abandoned::kAll
                       ? why
-                      : Aborted("worker {} has failed: {}", rank_, Message(why)));
+                      : Aborted("{} has failed: {}", name_of(rank_), Message(why)));
   }
 
   // The first error of a call; after it the group is over.

@@ -179,6 +179,35 @@ TEST_CASE("a Compute service that fails is named", "[cluster][unit]") {
         StatusCode::kUnavailable);
 }
 
+TEST_CASE("instances are asked at the same time and one that is silent holds up none",
+          "[cluster][unit]") {
+  const HttpServer::Handler answer = Serve(Group({"10.0.0.1", "10.0.0.2", "10.0.0.3"}));
+  HttpServer server([&](const ServerRequest& request) -> std::optional<std::string> {
+    if (request.target == kInstances + "vm-0") return std::nullopt;
+    return answer(request);
+  });
+  GceResolver::Options options = Gce(server);
+  options.timeout = 2s;
+
+  const Status status = GceResolver(options).Cluster().status();
+
+  CHECK(status.code() == StatusCode::kDeadlineExceeded);
+  CHECK(Message(status).find("vm-0") != std::string::npos);
+  CHECK(server.Requests().size() == 4);
+}
+
+TEST_CASE("of a thousand instances all addresses are found", "[cluster][unit]") {
+  std::vector<std::string> ips;
+  std::vector<std::string> addresses;
+  for (int i = 0; i < 1'000; ++i) {
+    ips.push_back("10.0." + std::to_string(i / 250) + "." + std::to_string(i % 250));
+    addresses.push_back(ips.back() + ":8470");
+  }
+  HttpServer server(Serve(Group(ips)));
+
+  CHECK(GceResolver(Gce(server)).Cluster().value() == ClusterSpec::Dense({{"worker", addresses}}));
+}
+
 const std::string kNode = "/v1/projects/p/locations/z/nodes/my-tpu";
 
 std::string ReadyNode() {

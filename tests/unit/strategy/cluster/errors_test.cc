@@ -1,6 +1,10 @@
 // What a function that fails does to its own value, to the queue and to what comes after.
 #include <atomic>
 
+#include <fcntl.h>
+#include <unistd.h>
+
+#include "strategy/cluster/internal/stderr_line.h"
 #include "strategy/muster.h"
 #include "tests/unit/strategy/cluster/workers.h"
 
@@ -309,6 +313,24 @@ TEST_CASE("whichever call is to raise waits first until nothing runs any more",
     CHECK(coordinator.done());
     CHECK(ran == 1);
   }
+}
+
+TEST_CASE("a line that standard error does not take is lost and no error", "[strategy][unit]") {
+  const int before = ::dup(2);
+  const int full = ::open("/dev/full", O_WRONLY | O_CLOEXEC);
+  REQUIRE(before >= 0);
+  REQUIRE(full >= 0);
+  ::dup2(full, 2);
+  bool thrown = false;
+  try {
+    muster::internal::TellStderr("no closure has ended for 1 s");
+  } catch (const std::exception&) {
+    thrown = true;
+  }
+  ::dup2(before, 2);
+  ::close(before);
+  ::close(full);
+  CHECK_FALSE(thrown);
 }
 
 }  // namespace

@@ -160,6 +160,22 @@ TEST_CASE("a program waits for its first worker, and outlives the loss of one",
   CHECK(report->report().phase() == "all are scheduled");
 }
 
+TEST_CASE("a worker that is gone for good is still one whose value is asked for",
+          "[strategy][unit][CCF-12]") {
+  PlayedCluster cluster("auto", kProgram);
+  cluster.StartExecutor(0);
+  RunningProgram& lost = cluster.StartExecutor(1);
+  RunningProgram& driver = cluster.StartDriver({"outlive"});
+  REQUIRE(driver.AwaitLine("made"));
+  lost.Signal(SIGKILL);
+  lost.AwaitExit();
+  cluster.TellEnd(lost, v1::ExecutorVerdict::CAUSE_FROM_OUTSIDE);
+  cluster.StartExecutor(2);
+  CHECK(driver.AwaitLine("worker:1 has lost its value"));
+  CHECK(driver.AwaitLine("caught the loss of worker:1"));
+  CHECK(driver.AwaitExit() == "exit code 0");
+}
+
 TEST_CASE("an error that a program does not catch is its job's, with code and worker",
           "[strategy][unit]") {
   PlayedCluster cluster("auto", kProgram);

@@ -199,6 +199,14 @@ TEST_CASE_METHOD(ServersFixture, "run outside of closures computes in the driver
   CHECK(driver.AwaitExit() == "exit code 0");
 }
 
+TEST_CASE_METHOD(ServersFixture, "reduce outside of closures warns of it though nothing was run",
+                 "[strategy][unit][PSS-07]") {
+  RunningProgram& driver = cluster.StartDriver({"reduced"});
+  CHECK(driver.AwaitLine("reduce() of a ParameterServerStrategy outside a scheduled function"));
+  CHECK(driver.AwaitLine("reduced 3"));
+  CHECK(driver.AwaitExit() == "exit code 0");
+}
+
 TEST_CASE_METHOD(ServersFixture, "executors find a variable that was dropped and made again",
                  "[strategy][unit][CCO-07]") {
   RunningProgram& driver = cluster.StartDriver({"anew"});

@@ -337,6 +337,25 @@ TEST_CASE_METHOD(RowsFixture, "a variable of another job is refused as an argume
                [&] { (void)Codec<Variable>::read(from); }));
 }
 
+TEST_CASE("a component as an argument is refused where there are fewer replicas than in the driver",
+          "[strategy][unit]") {
+  const Servers servers;
+  Bytes bytes;
+  {
+    ParameterServerStrategy wide(nullptr, {"CPU:0", "CPU:1"});
+    const auto scope = wide.scope();
+    const Variable sums = Variable::create("sums", 0.0,
+                                           {.synchronization = VariableSynchronization::kOnRead,
+                                            .aggregation = VariableAggregation::kSum});
+    Codec<Variable>::write(sums.component(1), bytes);
+  }
+  const ParameterServerStrategy narrow(nullptr, {"CPU:0"});
+
+  ByteReader from(bytes);
+  CHECK(throws(ErrorCode::kInvalidArgument, "component 1 of variable sums",
+               [&] { (void)Codec<Variable>::read(from); }));
+}
+
 TEST_CASE("an initial value in parts is asked for each shard's", "[strategy][unit][SHV-05]") {
   const Servers servers;
   ParameterServerStrategy strategy(fixed_shards_partitioner(2));

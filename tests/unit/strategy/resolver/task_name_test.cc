@@ -15,6 +15,7 @@ struct OfAProgram final : ClusterResolver {
   std::string master(const ClusterTask&) override { return ""; }
   std::optional<std::string> task_type() override {
     if (fails) raise(ErrorCode::kUnavailable, "the scheduler does not answer");
+    if (throws_a_number) throw 7;
     return type;
   }
   std::optional<int> task_id() override { return id; }
@@ -22,6 +23,7 @@ struct OfAProgram final : ClusterResolver {
   std::optional<std::string> type = "worker";
   std::optional<int> id = 1;
   bool fails = false;
+  bool throws_a_number = false;
 };
 
 TEST_CASE("a process has its task's name, or the other one where nobody knows that",
@@ -33,6 +35,9 @@ TEST_CASE("a process has its task's name, or the other one where nobody knows th
   resolver->fails = true;
   CHECK(internal::task_name(resolver, "process 2") == "process 2");
   resolver->fails = false;
+  resolver->throws_a_number = true;
+  CHECK(internal::task_name(resolver, "process 2") == "process 2");
+  resolver->throws_a_number = false;
   resolver->id = std::nullopt;
   CHECK(internal::task_name(resolver, "process 2") == "process 2");
   resolver->type = std::nullopt;

@@ -428,6 +428,36 @@ TEST_CASE("a worker that is gone ends the backward passes and steps of the other
   CHECK(told == std::vector<bool>{true, true});
 }
 
+TEST_CASE("replicas of one worker that step different optimizers end the step on all workers",
+          "[strategy][unit]") {
+  const Cluster cluster(2);
+  const auto told = in_threads<std::string>(2, [&](int worker) -> std::string {
+    MultiWorkerMirroredOptions options = cluster.options(worker, 2);
+    options.call_within = std::chrono::seconds(60);
+    MultiWorkerMirroredStrategy strategy(options);
+    const auto scope = strategy.scope();
+    const auto few = strategy.distribute(std::make_shared<TwoLayersImpl>());
+    const auto many = strategy.distribute(std::make_shared<MixedImpl>());
+    const auto of_few = strategy.optimizer<torch::optim::SGD>(few, torch::optim::SGDOptions(0.1));
+    const auto of_many = strategy.optimizer<torch::optim::SGD>(many, torch::optim::SGDOptions(0.1));
+    const auto error = error_of([&] {
+      strategy.run([&] {
+        if (id() == 3) {
+          of_many.step();
+        } else {
+          of_few.step();
+        }
+      });
+    });
+    return error ? error->message() : "";
+  });
+
+  for (const std::string& one : told) {
+    CAPTURE(one);
+    CHECK(one.find("replica 0 brings 2 gradients, replica 1 9") != std::string::npos);
+  }
+}
+
 TEST_CASE("where all replicas are in one process the option changes nothing", "[strategy][unit]") {
   MirroredStrategy mirrored({"CPU:0", "CPU:1"});
   CHECK(

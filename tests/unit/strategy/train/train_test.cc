@@ -475,6 +475,13 @@ TEST_CASE("an optimizer that takes no sparse gradients says so", "[strategy][uni
     };
     CHECK_THROWS_WITH(strategy->run(step),
                       Catch::Contains("INVALID_ARGUMENT: step() of") && Catch::Contains("Adam"));
+    const auto loss = [&] {
+      const torch::Tensor sum = net->forward(torch::tensor({1})).sum();
+      sum.backward();
+      return sum;
+    };
+    CHECK_THROWS_WITH(strategy->run([&] { (void)optimizer.step(loss); }),
+                      Catch::Contains("INVALID_ARGUMENT: step() of") && Catch::Contains("Adam"));
 
     for (int r = 0; r < net.size(); ++r) {
       CHECK(net.copy(r)->weight.equal(before));

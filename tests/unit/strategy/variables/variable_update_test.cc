@@ -3,6 +3,7 @@
 #include <limits>
 
 #include "strategy/core/default_strategy.h"
+#include "strategy/values/sparse.h"
 #include "tests/support/catch.h"
 #include "tests/unit/strategy/variables/variable_support.h"
 
@@ -245,6 +246,37 @@ TEST_CASE("replicas that come with NaN come with the same argument", "[strategy]
   CHECK(std::isnan(number(c)));
   CHECK(throws(ErrorCode::kInvalidArgument, "other arguments", [&] {
     central.run([&] { central.extended().update(c, assign, own(id() == 0 ? nan : 1)); });
+  }));
+}
+
+TEST_CASE("replicas come to one update with the rows that all_reduce has given each of them",
+          "[strategy][unit]") {
+  CentralStorageStrategy central(cpus(2));
+  const Variable table = on_write(central, torch::zeros({3, 1}), kMean);
+  const auto add = [](const Variable& component, const IndexedSlices& some) {
+    component.scatter_add(some, false);
+  };
+  const auto add_sparse = [](const Variable& component, const torch::Tensor& some) {
+    component.assign_add(some.to_dense(), false);
+  };
+  const auto of_replica = [] {
+    return IndexedSlices{.values = torch::full({1, 1}, 1.0F + id()),
+                         .indices = ints(id()),
+                         .dense_shape = std::vector<std::int64_t>{3, 1}};
+  };
+
+  central.run([&] {
+    ReplicaContext& here = replica_context();
+    const IndexedSlices sum = here.all_reduce(ReduceOp::kSum, of_replica());
+    central.extended().update(table, add, sum);
+    central.extended().update(table, add_sparse, to_sparse(sum));
+  });
+
+  CHECK(list(table.value()) == std::vector<double>{2, 4, 0});
+  CHECK(throws(ErrorCode::kInvalidArgument, "other arguments",
+               [&] { central.run([&] { central.extended().update(table, add, of_replica()); }); }));
+  CHECK(throws(ErrorCode::kInvalidArgument, "other arguments", [&] {
+    central.run([&] { central.extended().update(table, add_sparse, to_sparse(of_replica())); });
   }));
 }
 

@@ -463,6 +463,9 @@ TEST_CASE("the first value that is assigned must convert to the variable's type,
                      [&] { v.assign(value); }));
         CHECK_FALSE(v.is_initialized());
       }
+      CHECK(throws(ErrorCode::kInvalidArgument, "variable v cannot be assigned a sparse tensor",
+                   [&] { v.assign(torch::ones({2}, torch::kLong).to_sparse()); }));
+      CHECK_FALSE(v.is_initialized());
       v.assign(torch::tensor(6, torch::kInt));
       CHECK(number(v) == 6);
       CHECK(v.dtype() == torch::kLong);
