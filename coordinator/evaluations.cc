@@ -5,7 +5,6 @@
 
 #include "common/base/trouble.h"
 #include "common/base/words.h"
-#include "common/messages/job_state.h"
 
 namespace muster::coordinator {
 namespace {
@@ -48,8 +47,6 @@ void Evaluations::Advance() {
   if (!story_.spec().evaluation().evaluator() || busy_) return;
   // The list is still that of the run that is given up.
   if (story_.record().begin_anew()) return;
-  // The job may end with the very checkpoint that was saved, or before this answer came.
-  if (HasEnded(story_.record().job().state())) return;
   const Member* evaluator = Evaluator();
   if (evaluator == nullptr && !std::exchange(told_, true)) {
     // Where this coordinator has just begun it is on its way.

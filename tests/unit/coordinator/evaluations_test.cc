@@ -401,23 +401,6 @@ TEST_CASE_METHOD(Evaluated, "a job that only waits for its evaluator ends when i
         std::string::npos);
 }
 
-TEST_CASE_METHOD(Leaving, "a checkpoint with which its job ends is not evaluated",
-                 "[coordinator][unit]") {
-  JoinEvaluator();
-  REQUIRE(Submit(Asking()).ok());
-  REQUIRE(Open().ok());
-  REQUIRE(Schedule(1, 20).ok());
-  job().Stop(Millis(0));
-  v1::DaemonMessage message;
-  message.mutable_draining()->set_reason("SIGTERM");
-  at({"ps", 0}).Say(message);
-  WorkAll();
-
-  CHECK(State() == v1::JOB_STATE_CANCELLED);
-  CHECK(checkpoints.steps.size() == 1);
-  CHECK(Asked().empty());
-}
-
 TEST_CASE_METHOD(Evaluated, "an evaluator takes no part in jobs that do not ask for one",
                  "[coordinator][unit]") {
   JoinEvaluator();
