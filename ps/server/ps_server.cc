@@ -21,6 +21,7 @@
 #include "common/base/private_directory.h"
 #include "common/net/proof.h"
 #include "common/net/socket.h"
+#include "common/process/no_more.h"
 #include "muster/v1/common.pb.h"
 #include "ps/server/connection.h"
 
@@ -239,7 +240,7 @@ Result<std::unique_ptr<PsServer>> PsServer::Start(Options options) {
     return std::unique_ptr<PsServer>(std::make_unique<PsServerImpl>(
         std::move(options), std::move(listeners), std::move(wake), cores));
   } catch (const std::system_error& error) {
-    return ResourceExhausted("data plane {}: no thread to serve it: {}", address, error.what());
+    return process::NoMore(error.code().value(), "a thread for data plane " + address);
   }
 }
 
