@@ -46,6 +46,13 @@ Result<FolderLock> Lock(const std::string& folder) {
   return FolderLock::Take(folder, FolderLock::How::kAlone, std::chrono::seconds(10));
 }
 
+// What this host refuses to read is no question of a token or a role.
+Result<std::string> ReadHere(const std::string& path) {
+  Result<std::string> text = ReadWholeFile(path);
+  if (!text.ok()) return OfFiles(text.status());
+  return text;
+}
+
 std::string InFolder(const Context& context, const std::string& name) {
   return context.options.certs.folder + "/" + name;
 }
@@ -72,7 +79,7 @@ Status Store(const Context& context, const std::string& name, const tls::Issued&
 
 Result<tls::Issued> LoadAuthority(const Context& context) {
   tls::Issued authority;
-  const auto certificate = ReadWholeFile(InFolder(context, "ca.pem"));
+  const auto certificate = ReadHere(InFolder(context, "ca.pem"));
   if (certificate.status().code() == StatusCode::kNotFound) {
     return FailedPrecondition("no authority is in {}: run `muster certs init --dir {}` first",
                               context.options.certs.folder, context.options.certs.folder);
@@ -89,7 +96,7 @@ Result<tls::Issued> LoadAuthority(const Context& context) {
         "another authority",
         key);
   }
-  MUSTER_TRY_ASSIGN(authority.key, ReadWholeFile(key));
+  MUSTER_TRY_ASSIGN(authority.key, ReadHere(key));
   return authority;
 }
 
@@ -115,14 +122,16 @@ Status CheckName(const Context& context, const std::string& name, const tls::Hol
     return InvalidArgument("--name {}: neither \"ca\" nor a path: the files are in --dir", name);
   }
   const std::string path = InFolder(context, name + ".pem");
-  const auto pem = ReadWholeFile(path);
+  const auto pem = ReadHere(path);
   if (pem.status().code() == StatusCode::kNotFound) return Ok();
   MUSTER_TRY(pem.status());
   MUSTER_TRY_ASSIGN(const tls::X509Ptr there, tls::ParseCertificate(*pem, path));
-  MUSTER_TRY_ASSIGN(const tls::Holder other, tls::HolderOf(*there));
-  if (other.role == holder.role && other.names.front() == holder.names.front()) return Ok();
+  const auto other = tls::HolderOf(*there);
+  if (other.ok() && other->role == holder.role && other->names.front() == holder.names.front()) {
+    return Ok();
+  }
   return AlreadyExists("{} is the certificate of {}: give --name for the files of {}", path,
-                       other.ToString(), holder.ToString());
+                       tls::WhoseOf(*there), holder.ToString());
 }
 
 // They are tasks of a cluster's daemons, as these call themselves, each once.
@@ -187,7 +196,7 @@ struct AllowedLine {
 
 // The lines of the list; none where there is no list yet.
 Result<std::vector<AllowedLine>> ReadList(const Context& context) {
-  const auto text = ReadWholeFile(ListOf(context));
+  const auto text = ReadHere(ListOf(context));
   if (text.status().code() == StatusCode::kNotFound) return std::vector<AllowedLine>();
   MUSTER_TRY(text.status());
   MUSTER_TRY(tls::ParseAllowed(*text, ListOf(context)).status());
@@ -211,12 +220,15 @@ Status WriteList(const Context& context, const std::vector<AllowedLine>& lines) 
   return OfFiles(ReplaceFile(ListOf(context), text, 0644));
 }
 
-// A certificate before it leaves the folder: it is let in wherever the list is in use.
-Status AddToList(const Context& context, const tls::Issued& issued, const tls::Period& period) {
+// A certificate before it leaves the folder: it is let in wherever the list is in use. All names of
+// its holder stand there, however many: it is revoked by any of them.
+Status AddToList(const Context& context, const tls::Issued& issued, const tls::Holder& holder,
+                 const tls::Period& period) {
   MUSTER_TRY_ASSIGN(const tls::X509Ptr made, tls::ParseCertificate(issued.certificate, "issued"));
   MUSTER_TRY_ASSIGN(std::vector<AllowedLine> lines, ReadList(context));
-  lines.push_back({.text = fmt::format("{}  {}{}{}", tls::FingerprintOf(*made), tls::WhoseOf(*made),
-                                       kUntil, UtcText(period.until))});
+  lines.push_back(
+      {.text = fmt::format("{}  {} {}{}{}", tls::FingerprintOf(*made), tls::RoleName(holder.role),
+                           fmt::join(holder.names, ", "), kUntil, UtcText(period.until))});
   return WriteList(context, lines);
 }
 
@@ -282,7 +294,7 @@ Status IssueOne(const Context& context) {
   const std::string name = asked.name.empty() ? FileNameOf(holder) : asked.name;
   MUSTER_TRY_ASSIGN([[maybe_unused]] const FolderLock lock, Lock(asked.folder));
   MUSTER_TRY(CheckName(context, name, holder));
-  MUSTER_TRY(AddToList(context, made, period));
+  MUSTER_TRY(AddToList(context, made, holder, period));
   MUSTER_TRY(Store(context, name, made));
   context.terminal.out << fmt::format(
       "{} until {}\n  {}  (--tls-cert)\n  {}  (--tls-key)\n  {}  has its line (--tls-allowed)\n",
@@ -292,7 +304,7 @@ Status IssueOne(const Context& context) {
 }
 
 Result<tls::X509Ptr> LoadCertificate(const std::string& path) {
-  MUSTER_TRY_ASSIGN(const std::string pem, ReadWholeFile(path));
+  MUSTER_TRY_ASSIGN(const std::string pem, ReadHere(path));
   return tls::ParseCertificate(pem, path);
 }
 

@@ -147,6 +147,7 @@ class GrpcJobApi final : public JobApi {
     return Unary<v1::UndrainTaskReply>(kShort, &v1::JobService::Stub::UndrainTask, request);
   }
 
+  // However long the whole takes: the call is ended only when no piece moves, or none can be read.
   Result<v1::UploadFileReply> Upload(const std::string& sha256, std::uint64_t bytes,
                                      const std::function<Result<std::string>()>& read) override {
     Call call(*this, std::nullopt);

@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <iterator>
 #include <ostream>
+#include <unordered_map>
 
 #include <fmt/format.h>
 
@@ -120,12 +121,14 @@ Result<Listing> FilesOf(const Options& options) {
   for (const std::string& sent : options.send) {
     MUSTER_TRY_ASSIGN(Listing all, FilesAt(sent));
     std::ranges::move(all.left_out, std::back_inserter(list.left_out));
-    // No name is twice in one folder, and that may be a home with a million of them.
-    const auto before = std::ssize(files);
+    // No name is twice in one folder, and either may be a home with a million of them.
+    std::unordered_multimap<std::string, std::string> before;
+    for (const Sent& one : files) before.emplace(one.there, one.here);
     for (Sent& file : all.files) {
-      const bool known = std::any_of(files.begin(), files.begin() + before, [&](const Sent& one) {
+      const auto [from, to] = before.equal_range(file.there);
+      const bool known = std::any_of(from, to, [&file](const auto& one) {
         std::error_code none;
-        return one.there == file.there && fs::equivalent(one.here, file.here, none);
+        return fs::equivalent(one.second, file.here, none);
       });
       if (!known) files.push_back(std::move(file));
     }
@@ -158,6 +161,7 @@ bool IsElastic(const Options& options) {
   return options.strategy == "multi_worker_mirrored" && options.job_workers.most > 0;
 }
 
+// Looks at every file and every limit before anything is sent; hashes come with UploadLaunch().
 Result<v1::JobSpec> LaunchJob(const Options& options) {
   const std::string& command = options.program.front();
   for (const std::string& word : options.program) {

@@ -13,6 +13,7 @@
 #include "cli/follow.h"
 #include "cli/format.h"
 #include "cli/launch.h"
+#include "cli/printable.h"
 #include "cli/program.h"
 #include "cli/upload.h"
 #include "common/base/step_rule.h"
@@ -40,7 +41,8 @@ Result<config::JobFile> ReadJob(const Context& context, std::vector<std::string>
   }
   for (const config::LocatedProblem& problem : file->problems) {
     problems.push_back(file->Describe(problem));
-    context.terminal.err << problems.back() << '\n';
+    // They quote the file, which may be another's.
+    context.terminal.err << Printable(problems.back()) << '\n';
   }
   if (!problems.empty()) {
     return InvalidArgument("{} in {}", Counted(problems.size(), "problem"), context.options.file);

@@ -105,6 +105,8 @@ class LocalCluster {
   std::string page_;
   int lock_ = -1;
   Daemons daemons_;
+  // Tells the coordinator of deaths, while the others are looked after: it may stand still itself.
+  ThreadScheduler reports_;
 };
 
 Status LocalCluster::Prepare() {
@@ -116,6 +118,11 @@ Status LocalCluster::Prepare() {
   lock_ = ::open(InState("lock").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
   if (lock_ < 0) return OfFiles(FromErrno(errno, "open " + InState("lock")));
   if (::flock(lock_, LOCK_EX | LOCK_NB) != 0) {
+    if (errno != EWOULDBLOCK) {
+      // A file system without locks (ENOLCK) says so.
+      return OfFiles(Annotate(FromErrno(errno, "lock " + InState("lock")),
+                              "--state-dir must be on a disk of this host"));
+    }
     return FailedPrecondition("another `muster up` works in {}; name another --state-dir", state_);
   }
   MUSTER_TRY(OfFiles(MakePrivateDirectory(InState("logs"))));
@@ -238,7 +245,7 @@ void LocalCluster::ReportDeath(const std::string& task, int pid, const process::
   request.set_pid(static_cast<std::uint32_t>(pid));
   request.set_how(exit.ToString());
   // Without an answer the coordinator notices by itself, a little later.
-  (void)NewGrpcJobApi(Here())->ReportExit(request);
+  reports_.Post([here = Here(), request] { (void)NewGrpcJobApi(here)->ReportExit(request); });
 }
 
 // Until all daemons have registered; ends early with the one that has died and will not be started

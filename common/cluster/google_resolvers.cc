@@ -3,9 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
-#include <future>
 #include <map>
-#include <system_error>
 #include <tuple>
 #include <utility>
 
@@ -18,6 +16,7 @@
 #include "common/cluster/device_name.h"
 #include "common/cluster/http_client.h"
 #include "common/cluster/json_fields.h"
+#include "common/process/several_at_once.h"
 
 namespace muster::cluster {
 namespace {
@@ -109,28 +108,18 @@ Result<std::vector<std::string>> GceResolver::AddressesOf(
     const GoogleApi& api, const std::vector<std::string>& instances) const {
   std::vector<std::string> ips(instances.size());
   std::vector<Status> errors(instances.size());
-  std::atomic<std::size_t> next{0};
   std::atomic<bool> failed{false};
-  const auto ask = [&](GoogleApi own) {
-    for (std::size_t i = next++; i < instances.size() && !failed; i = next++) {
-      auto ip = AddressOf(own, instances[i]);
-      errors[i] = ip.status();
-      if (ip.ok()) {
-        ips[i] = *std::move(ip);
-      } else {
-        failed = true;
-      }
+  process::SeveralAtOnce(instances.size(), kAskAtOnce, [&](std::size_t i) {
+    if (failed) return;
+    GoogleApi own = api;  // with the token that the list of instances was asked with
+    auto ip = AddressOf(own, instances[i]);
+    errors[i] = ip.status();
+    if (ip.ok()) {
+      ips[i] = *std::move(ip);
+    } else {
+      failed = true;
     }
-  };
-  std::vector<std::future<void>> others;
-  try {
-    while (others.size() + 1 < std::min(kAskAtOnce, instances.size())) {
-      others.push_back(std::async(std::launch::async, ask, api));
-    }
-  } catch (const std::system_error&) {  // no more threads: it takes longer
-  }
-  ask(api);
-  for (std::future<void>& other : others) other.get();
+  });
   for (const Status& error : errors) MUSTER_TRY(error);
   return ips;
 }

@@ -54,7 +54,10 @@ std::optional<std::vector<std::string>> ExpandNumbers(std::string_view text) {
         static_cast<std::size_t>(*high - *low) >= kMost - numbers.size()) {
       return std::nullopt;
     }
-    for (int n = *low; n <= *high; ++n) numbers.push_back(fmt::format("{:0{}}", n, first.size()));
+    // Wider than a number, which goes on behind the greatest of its kind.
+    for (std::int64_t n = *low; n <= *high; ++n) {
+      numbers.push_back(fmt::format("{:0{}}", n, first.size()));
+    }
     if (comma == text.size()) return numbers;
     text.remove_prefix(comma + 1);
   }

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <cerrno>
 #include <fstream>
 #include <sstream>
@@ -6,6 +7,7 @@
 #include <yaml-cpp/yaml.h>
 
 #include "common/base/suggest.h"
+#include "common/base/utf8.h"
 #include "common/config/settings_internal.h"
 #include "common/config/yaml_documents.h"
 
@@ -34,6 +36,18 @@ std::string At(const std::string& path, const YAML::Mark& mark) {
   return fmt::format("{}:{}:{}", path, mark.line + 1, mark.column + 1);
 }
 
+// The library would put another character in the place of what is none, and a folder of that name
+// is another folder. UTF-16 with its mark is YAML, too.
+Status CheckUtf8(const std::string& path, const std::string& text) {
+  if (text.starts_with("\xFF\xFE") || text.starts_with("\xFE\xFF")) return Ok();
+  const std::size_t at = FirstBadUtf8(text);
+  if (at == std::string::npos) return Ok();
+  const auto end = text.begin() + static_cast<std::ptrdiff_t>(at);
+  return InvalidArgument("{}:{}: byte \\x{:02x} is not UTF-8: save the file as UTF-8", path,
+                         std::count(text.begin(), end, '\n') + 1,
+                         static_cast<unsigned char>(text[at]));
+}
+
 // The value as a flag would write it.
 Result<std::string> AsText(const Setting& setting, const YAML::Node& node,
                            const std::string& where) {
@@ -58,6 +72,7 @@ Result<std::string> AsText(const Setting& setting, const YAML::Node& node,
   return fmt::format("{}", fmt::join(items, ","));
 }
 
+// Ends at the first mistake: no daemon begins with half of its settings.
 Result<std::map<std::string, FileValue>> Read(const std::string& path, const YAML::Node& root,
                                               const std::vector<Setting>& settings) {
   std::map<std::string, FileValue> values;
@@ -83,7 +98,9 @@ Result<std::map<std::string, FileValue>> Read(const std::string& path, const YAM
       return InvalidArgument("{}: {} is given twice, first at {}", at_key, setting->name,
                              values[setting->name].origin.where);
     }
-    const Origin origin{.layer = Origin::Layer::kFile, .where = At(path, node.Mark())};
+    // The library places an absent value after the next key.
+    const YAML::Mark mark = node.IsNull() ? key.Mark() : node.Mark();
+    const Origin origin{.layer = Origin::Layer::kFile, .where = At(path, mark)};
     MUSTER_TRY_ASSIGN(const std::string text, AsText(*setting, node, origin.where));
     // Checked here too: a bad line is an error even where a flag hides it.
     MUSTER_TRY(CheckValue(*setting, text, origin));
@@ -97,6 +114,7 @@ Result<std::map<std::string, FileValue>> Read(const std::string& path, const YAM
 Result<std::map<std::string, FileValue>> ReadFile(const std::string& path,
                                                   const std::vector<Setting>& settings) {
   MUSTER_TRY_ASSIGN(const std::string text, Slurp(path));
+  MUSTER_TRY(CheckUtf8(path, text));
   try {
     const std::vector<YAML::Mark> documents = DocumentStarts(text).marks();
     if (documents.size() > 1) {

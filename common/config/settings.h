@@ -89,9 +89,10 @@ class Values {
   [[nodiscard]] std::string String(std::string_view name) const;
   [[nodiscard]] std::int64_t Int(std::string_view name) const;
   [[nodiscard]] bool Bool(std::string_view name) const;
+  // Rounded up: what somebody has given is not 0, which often means never.
   template <class D = std::chrono::milliseconds>
   [[nodiscard]] D Duration(std::string_view name) const {
-    return std::chrono::duration_cast<D>(Nanoseconds(name));
+    return std::chrono::ceil<D>(Nanoseconds(name));
   }
   [[nodiscard]] std::uint64_t Size(std::string_view name) const;
   [[nodiscard]] std::vector<std::string> List(std::string_view name) const;

@@ -13,6 +13,7 @@
 #include <xxhash.h>
 
 #include "common/base/host_name.h"
+#include "common/base/mutex.h"
 #include "common/data/decompress.h"
 #include "common/data/file_lock.h"
 
@@ -25,7 +26,7 @@ constexpr std::string_view kDecoded = "decoded";
 constexpr std::string_view kTemporary = ".tmp";
 // Locks are few files that stay; two sources that share one only wait for each other.
 constexpr std::uint64_t kLocks = 64;
-// How much is decoded between two looks at the limit.
+// How much is decoded at most between two looks at all copies.
 constexpr std::uint64_t kStride = std::uint64_t{16} << 20;
 constexpr auto kPoll = std::chrono::milliseconds(10);
 
@@ -46,18 +47,26 @@ struct Entry {
   fs::file_time_type used;
 };
 
+// Calls see(path) for each entry of a directory.
+template <class See>
+void ForEachEntry(const std::string& directory, const See& see) {
+  std::error_code error;
+  for (fs::directory_iterator it(directory, error), end; !error && it != end; it.increment(error)) {
+    see(it->path());
+  }
+}
+
 // Decoded copies, finished or being written. What disappears meanwhile is left out.
 std::vector<Entry> DecodedCopies(const std::string& directory) {
   std::vector<Entry> entries;
-  std::error_code error;
-  for (fs::directory_iterator it(directory, error), end; !error && it != end; it.increment(error)) {
-    const std::string name = it->path().filename().string();
-    if (name.find(fmt::format(".{}", kDecoded)) == std::string::npos) continue;
+  const std::string copy = fmt::format(".{}", kDecoded);
+  ForEachEntry(directory, [&](const fs::path& path) {
+    if (path.filename().string().find(copy) == std::string::npos) return;
     std::error_code gone;
-    Entry entry{.path = it->path(), .size = it->file_size(gone), .used = {}};
-    if (!gone) entry.used = it->last_write_time(gone);
+    Entry entry{.path = path, .size = fs::file_size(path, gone), .used = {}};
+    if (!gone) entry.used = fs::last_write_time(path, gone);
     if (!gone) entries.push_back(std::move(entry));
-  }
+  });
   return entries;
 }
 
@@ -143,6 +152,17 @@ class Cache::Writer {
   int fd_ = -1;
 };
 
+// What was seen of the directory: a job may have more files than may each look at all entries.
+struct Cache::Seen {
+  Mutex mutex;
+  // What was there when the first entry was written, sorted.
+  std::optional<std::vector<std::string>> names MUSTER_GUARDED_BY(mutex);
+  // What may be decoded before all copies are looked at again.
+  std::uint64_t room MUSTER_GUARDED_BY(mutex) = 0;
+};
+
+Cache::Cache(Options options) : options_(std::move(options)), seen_(std::make_shared<Seen>()) {}
+
 Result<Cache> Cache::Open(Options options) {
   if (options.directory.empty()) return InvalidArgument("data cache: no directory given");
   std::error_code error;
@@ -214,31 +234,41 @@ Status Cache::Decode(const SourceFile& file) const {
   MUSTER_TRY_ASSIGN(const Mapping compressed, Mapping::Open(file));
   Writer writer(EntryPath(file, kDecoded));
   MUSTER_TRY(writer.Open());
-  std::uint64_t unchecked = kStride;  // so that the first piece is looked at
   const auto write = [&](std::span<const std::byte> piece) -> Status {
-    unchecked += piece.size();
-    if (unchecked >= kStride) {
-      MUSTER_TRY(MakeRoom(file, piece.size()));
-      unchecked = 0;
-    }
+    MUSTER_TRY(TakeRoom(file, piece.size()));
     return writer.Write(piece);
   };
   MUSTER_TRY(Decompress(file.compression, compressed.bytes(), file.path, write));
-  MUSTER_TRY(MakeRoom(file, 0));
   return writer.Commit();
 }
 
-Status Cache::MakeRoom(const SourceFile& file, std::uint64_t more) const {
+Status Cache::TakeRoom(const SourceFile& file, std::uint64_t more) const {
+  {
+    const MutexLock lock(seen_->mutex);
+    if (seen_->room >= more) {
+      seen_->room -= more;
+      return Ok();
+    }
+  }
+  MUSTER_TRY_ASSIGN(const std::uint64_t left, MakeRoom(file, more));
+  const MutexLock lock(seen_->mutex);
+  seen_->room = std::min(left, kStride);
+  return Ok();
+}
+
+// Counts all copies, those that are being written too; where they are too many the least recently
+// used ones go, until it is enough.
+Result<std::uint64_t> Cache::MakeRoom(const SourceFile& file, std::uint64_t more) const {
   std::vector<Entry> entries = DecodedCopies(options_.directory);
   std::uint64_t used = more;
   for (const Entry& entry : entries) used += entry.size;
-  if (used <= options_.limit_bytes) return Ok();
+  if (used <= options_.limit_bytes) return options_.limit_bytes - used;
 
   std::sort(entries.begin(), entries.end(),
             [](const Entry& a, const Entry& b) { return a.used < b.used; });
   for (const Entry& entry : entries) {
     if (RemoveUnused(entry.path)) used -= std::min(used, entry.size);
-    if (used <= options_.limit_bytes) return Ok();
+    if (used <= options_.limit_bytes) return options_.limit_bytes - used;
   }
   return ResourceExhausted(
       "{} on host {}: decoded copies in {} would take over {} bytes, the limit is {}: raise "
@@ -247,18 +277,24 @@ Status Cache::MakeRoom(const SourceFile& file, std::uint64_t more) const {
 }
 
 void Cache::RemoveStale(const SourceFile& file, std::string_view kind) const {
-  const std::string ours = fmt::format("{}-{}.", PathKey(file), StateKey(file));
+  const std::string key = PathKey(file);
+  const std::string ours = fmt::format("{}-{}.", key, StateKey(file));
   const std::string end = fmt::format(".{}", kind);
-  std::error_code error;
-  for (fs::directory_iterator it(options_.directory, error), last; !error && it != last;
-       it.increment(error)) {
-    const std::string name = it->path().filename().string();
-    if (!name.starts_with(PathKey(file))) continue;
+  const MutexLock lock(seen_->mutex);
+  if (!seen_->names) {
+    std::vector<std::string>& names = seen_->names.emplace();
+    ForEachEntry(options_.directory,
+                 [&](const fs::path& path) { names.push_back(path.filename().string()); });
+    std::ranges::sort(names);
+  }
+  for (auto name = std::ranges::lower_bound(*seen_->names, key);
+       name != seen_->names->end() && name->starts_with(key); ++name) {
+    const fs::path path = fs::path(options_.directory) / *name;
     // We hold the lock: whoever was writing is dead.
-    const bool unfinished = name.find(end + std::string(kTemporary)) != std::string::npos;
-    const bool outdated = !name.starts_with(ours) && name.ends_with(end);
-    if (unfinished) ::unlink(it->path().c_str());
-    if (outdated) RemoveUnused(it->path());
+    const bool unfinished = name->find(end + std::string(kTemporary)) != std::string::npos;
+    const bool outdated = !name->starts_with(ours) && name->ends_with(end);
+    if (unfinished) ::unlink(path.c_str());
+    if (outdated) RemoveUnused(path);
   }
 }
 

@@ -5,9 +5,11 @@
 // changed gets a new entry and its old ones are removed. Entries are written beside their place and
 // renamed, by whoever holds the file's lock, so a reader sees whole entries only. Decoded copies
 // are bounded: the least recently used ones that no process has mapped make room for new ones, as
-// does what a killed process left half written.
+// does what a killed process left half written. Where several processes decode at once they may go
+// some MiB beyond the bound before they see each other's.
 //
-// Threading: any thread. Lifetime: none; mappings outlive it.
+// Threading: any thread. Lifetime: none; mappings outlive it. One opening of data is one Cache: it
+// looks once at what the directory holds of older states.
 #pragma once
 
 #include <chrono>
@@ -61,17 +63,22 @@ class Cache {
 
  private:
   class Writer;
+  struct Seen;
 
-  explicit Cache(Options options) : options_(std::move(options)) {}
+  explicit Cache(Options options);
   std::string EntryPath(const SourceFile& file, std::string_view kind) const;
   std::string LockPath(const SourceFile& file) const;
   // Removes what is left of older states of `file` and of writers that died.
   void RemoveStale(const SourceFile& file, std::string_view kind) const;
-  // Makes room for `more` bytes of decoded data; a failure names what to do.
-  Status MakeRoom(const SourceFile& file, std::uint64_t more) const;
+  // Room for `more` bytes of decoded data: what is known to be left, or MakeRoom()'s.
+  Status TakeRoom(const SourceFile& file, std::uint64_t more) const;
+  // Makes room for so much; what is left beside it. A failure names what to do.
+  Result<std::uint64_t> MakeRoom(const SourceFile& file, std::uint64_t more) const;
   Status Decode(const SourceFile& file) const;
 
   Options options_;
+  // Shared by copies.
+  std::shared_ptr<Seen> seen_;
 };
 
 }  // namespace muster::data

@@ -141,6 +141,8 @@ class IdxReader final : public Reader {
   std::uint64_t bad_records() const override { return 0; }
   std::vector<std::string> BadRecordPlaces(std::size_t) const override { return {}; }
 
+  // Opens the files of one column; nothing is added when they do not fit each other, or have not as
+  // many records as the columns before.
   Status Add(const std::string& name, const v1::FileList& list, const Cache& cache) {
     const std::vector<std::string> patterns(list.files().begin(), list.files().end());
     MUSTER_TRY_ASSIGN(const std::vector<SourceFile> sources, FindFiles(patterns));

@@ -74,6 +74,8 @@ class CriteoParser final : public RecordParser {
       if (!field.empty() && !ParseNumber(field, value)) return NotANumber(line, 1 + i, field);
       if (log1p_) value = value > 0 ? std::log1p(value) : 0;
       numbers[i] = static_cast<float>(value);
+      // More than the column's float32 can hold.
+      if (!std::isfinite(numbers[i])) return NotANumber(line, 1 + i, field);
     }
     std::memcpy(rows[1], numbers, sizeof(numbers));
 

@@ -16,7 +16,7 @@ namespace muster::data {
 namespace {
 
 // Raised when a parser changes its mind about what a good record is: older indexes are not used.
-constexpr std::uint64_t kParserVersion = 2;
+constexpr std::uint64_t kParserVersion = 3;
 
 // Hash of all that decides which records a file has and what they become: the reader and its
 // settings.

@@ -264,6 +264,10 @@ Result<Fd> ConnectUnix(const std::string& path, TimePoint deadline) {
   return Connect(address, path, deadline);
 }
 
+bool IsRefused(const Status& status) {
+  return Message(status).find(Message(FromErrno(ECONNREFUSED, "connect"))) != std::string::npos;
+}
+
 Result<Accepted> Accept(std::span<const Listener> listeners, int wake, Millis timeout) {
   std::vector<pollfd> entries;
   for (const Listener& listener : listeners) entries.push_back({listener.fd.get(), POLLIN, 0});

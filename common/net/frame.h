@@ -37,7 +37,7 @@ inline constexpr FrameKind kFirstOfProtocols = 16;
 
 // Set: payload_crc holds the payload's CRC32C.
 inline constexpr std::uint16_t kFlagPayloadCrc = 1;
-// In a reply: more frames of the same reply follow.
+// More frames follow: of the same reply, or, in a request, of the same call.
 inline constexpr std::uint16_t kFlagMore = 2;
 // In the answer to an arena: rings are welcome.
 inline constexpr std::uint16_t kFlagRings = 4;

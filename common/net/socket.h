@@ -99,6 +99,9 @@ Result<Listener> ListenUnix(const std::string& path);
 //   kInvalidArgument: no host and port.
 Result<Fd> ConnectTcp(const std::string& address, TimePoint deadline);
 Result<Fd> ConnectUnix(const std::string& path, TimePoint deadline);
+// Whether that is what they say where nobody listens, for certain: not of one that is cut off, or
+// has too many at its door.
+bool IsRefused(const Status& status);
 // Waits at most `timeout` for the next connection of any listener; index of the listener and the
 // socket, with its options set; an invalid Fd when none came. `wake` becoming readable ends the
 // wait.

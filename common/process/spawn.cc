@@ -10,6 +10,7 @@
 #include <signal.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -98,11 +99,15 @@ int OutOfTheWay(Plan& plan, int fd) {
   }
 }
 
-bool IsProgram(const std::string& path) { return ::access(path.c_str(), X_OK) == 0; }
+// As shells look along PATH: a folder of that name, which may be entered, is none.
+bool IsProgram(const std::string& path) {
+  struct stat is{};
+  return ::access(path.c_str(), X_OK) == 0 && ::stat(path.c_str(), &is) == 0 && S_ISREG(is.st_mode);
+}
 
 Result<std::string> FindProgram(const std::string& name) {
   if (name.find('/') != std::string::npos) {
-    if (!IsProgram(name)) return FromErrno(errno, fmt::format("start {}", name));
+    if (::access(name.c_str(), X_OK) != 0) return FromErrno(errno, fmt::format("start {}", name));
     return name;
   }
   const char* path = std::getenv("PATH");

@@ -92,7 +92,8 @@ Result<std::vector<StepFolder>> ListStepFolders(const std::string& root,
 // It has a manifest (which is not read).
 Result<bool> IsCommitted(const std::string& directory, FileSystem& files = RealFileSystem());
 // Deletes a checkpoint, or what there is of one, its manifest first: a crash in the middle leaves
-// no checkpoint with holes. One that is not there is no error.
+// no checkpoint with holes. One that is not there is no error. Where a symbolic link stands in its
+// place, that alone goes.
 Status RemoveCheckpoint(const std::string& directory, FileSystem& files = RealFileSystem());
 // Deletes uncommitted directories (`except` may be one that is being written) and all but the
 // newest `keep` committed ones, never `except`. Answers the first error, after trying all.

@@ -191,6 +191,11 @@ class RealFiles : public FileSystem {
     return DiskError(errno, "look at " + path);
   }
 
+  bool IsLink(const std::string& path) override {
+    struct stat info = {};
+    return ::lstat(path.c_str(), &info) == 0 && S_ISLNK(info.st_mode);
+  }
+
   Result<std::vector<std::string>> List(const std::string& folder) override {
     std::error_code error;
     std::vector<std::string> names;

@@ -59,6 +59,11 @@ class FileSystem {
   virtual Status MakeFolders(const std::string& path) = 0;
   // False: it is certainly not there.
   virtual Result<bool> Exists(const std::string& path) = 0;
+  // Whether the name itself is a symbolic link, where there are such things.
+  virtual bool IsLink(const std::string& path) {
+    (void)path;
+    return false;
+  }
   // Names in a folder, unsorted. kNotFound.
   virtual Result<std::vector<std::string>> List(const std::string& folder) = 0;
 };

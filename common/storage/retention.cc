@@ -38,6 +38,9 @@ Result<bool> IsCommitted(const std::string& directory, FileSystem& files) {
 }
 
 Status RemoveCheckpoint(const std::string& directory, FileSystem& files) {
+  // Somebody has moved it and left a link in its place. Through that its manifest alone would go,
+  // and what was moved would be no checkpoint any more.
+  if (files.IsLink(directory)) return files.Remove(directory);
   MUSTER_TRY_ASSIGN(const bool committed, IsCommitted(directory, files));
   if (committed) {
     MUSTER_TRY(files.Remove(JoinPath(directory, kManifestName)));

@@ -13,6 +13,7 @@
 #include <openssl/rand.h>
 #include <openssl/x509v3.h>
 
+#include "common/base/utf8.h"
 #include "common/base/wall_time.h"
 
 namespace muster::tls {
@@ -76,7 +77,7 @@ Result<X509Ptr> Begin(const std::string& subject, const Period& period, EVP_PKEY
       BN_bin2bn(serial.data(), serial.size(), nullptr), &BN_free);
   const std::time_t from = std::chrono::system_clock::to_time_t(period.from);
   const std::time_t until = std::chrono::system_clock::to_time_t(period.until);
-  const std::string name = subject.substr(0, kLongestName);
+  const std::string name = Utf8Beginning(subject, kLongestName);
   if (X509_set_version(made.get(), kVersion3) != 1 ||
       BN_to_ASN1_INTEGER(number.get(), X509_get_serialNumber(made.get())) == nullptr ||
       ASN1_TIME_set(X509_getm_notBefore(made.get()), from) == nullptr ||
@@ -128,6 +129,9 @@ Status CheckName(Role role, const std::string& name) {
 }  // namespace
 
 Result<Issued> MakeAuthority(const std::string& name, const Period& period) {
+  if (FirstBadUtf8(name) != std::string::npos) {
+    return InvalidArgument("name \"{}\": it is not UTF-8", name);
+  }
   const KeyPtr key(EVP_EC_gen("P-256"));
   if (key == nullptr) return Failed("make a key");
   MUSTER_TRY_ASSIGN(const X509Ptr made, Begin(name, period, key.get()));

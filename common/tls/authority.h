@@ -26,7 +26,8 @@ struct Wish {
   Period period;
 };
 
-// A certificate that may issue others. `name` is for people.
+// A certificate that may issue others. `name` is for people, who see 64 bytes of it.
+//   kInvalidArgument: a name that is not UTF-8, a period that ends before it begins.
 Result<Issued> MakeAuthority(const std::string& name, const Period& period);
 
 //   kInvalidArgument: a task that is none, a host's name that is none, a period that ends before it

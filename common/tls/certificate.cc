@@ -38,7 +38,10 @@ std::string TextOf(const ASN1_STRING* text) {
 
 std::string AddressOf(const ASN1_STRING* bytes) {
   std::array<char, INET6_ADDRSTRLEN> text{};
-  const int family = ASN1_STRING_length(bytes) == 4 ? AF_INET : AF_INET6;
+  // Whoever makes a certificate chooses the length.
+  const auto length = static_cast<std::size_t>(ASN1_STRING_length(bytes));
+  const int family = length == sizeof(in_addr) ? AF_INET : AF_INET6;
+  if (family == AF_INET6 && length != sizeof(in6_addr)) return "?";
   if (::inet_ntop(family, ASN1_STRING_get0_data(bytes), text.data(), text.size()) == nullptr) {
     return "?";
   }

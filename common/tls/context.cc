@@ -77,6 +77,8 @@ struct Material {
   Contents contents;
 };
 
+// All of them or none. What a peer would refuse in a handshake is found here, while the files from
+// before are still in use.
 Result<Material> Load(const Files& files, const Context::Accepts& accepts = {}) {
   for (const auto& [setting, path] : {std::pair("tls-ca", &files.ca),
                                       {"tls-cert", &files.certificate},

@@ -163,6 +163,11 @@ JobFile ParseJobYaml(std::string_view text, const std::string& file) {
     return std::pair(a.position.line, a.position.column) <
            std::pair(b.position.line, b.position.column);
   });
+  if (job.problems.size() > kMostProblems) {
+    const Position next = job.problems[kMostProblems - 1].position;
+    job.problems.resize(kMostProblems - 1);
+    job.problems.push_back({{"", kTooMany}, next});
+  }
   return job;
 }
 

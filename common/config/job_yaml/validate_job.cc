@@ -10,6 +10,8 @@
 
 #include <fmt/core.h>
 #include <fmt/ranges.h>
+#include <google/protobuf/descriptor.h>
+#include <google/protobuf/message.h>
 
 #include "common/base/job_limits.h"
 #include "common/base/suggest.h"
@@ -23,6 +25,8 @@ namespace {
 
 constexpr std::uint32_t kMostCheckpoints = 10'000;
 constexpr std::uint32_t kLongestCheckpointSeconds = 7 * 24 * 3600;
+constexpr std::size_t kMostUnknown = 20;
+constexpr int kMostMetrics = 16;
 
 // What holds the variables computes in float32: a larger number would be infinite there.
 constexpr double kLargestFloat = std::numeric_limits<float>::max();
@@ -35,6 +39,37 @@ bool IsJobName(const std::string& name) {
          name[0] != '.' && std::all_of(name.begin(), name.end(), [](unsigned char c) {
            return std::isalnum(c) != 0 || c == '.' || c == '_' || c == '-';
          });
+}
+
+// Enums keep numbers that this version has no name for: a newer client's. Each check would take
+// such a one for something else.
+void FindUnknownValues(const google::protobuf::Message& message, const std::string& path,
+                       Problems& problems) {
+  using Field = google::protobuf::FieldDescriptor;
+  const google::protobuf::Reflection* reflection = message.GetReflection();
+  std::vector<const Field*> fields;
+  reflection->ListFields(message, &fields);
+  for (const Field* field : fields) {
+    const bool number = field->cpp_type() == Field::CPPTYPE_ENUM;
+    if (!number && field->cpp_type() != Field::CPPTYPE_MESSAGE) continue;
+    const std::string at = path.empty() ? field->name() : path + "." + field->name();
+    const int values = field->is_repeated() ? reflection->FieldSize(message, field) : 1;
+    for (int i = 0; i < values && problems.size() < kMostUnknown; ++i) {
+      if (!number) {
+        FindUnknownValues(field->is_repeated() ? reflection->GetRepeatedMessage(message, field, i)
+                                               : reflection->GetMessage(message, field),
+                          at, problems);
+        continue;
+      }
+      const int value = field->is_repeated() ? reflection->GetRepeatedEnumValue(message, field, i)
+                                             : reflection->GetEnumValue(message, field);
+      if (field->enum_type()->FindValueByNumber(value) != nullptr) continue;
+      problems.push_back(
+          {at, fmt::format("number {} is none that this version of Muster knows: upgrade the "
+                           "cluster, or choose another value",
+                           value)});
+    }
+  }
 }
 
 class JobCheck {
@@ -79,6 +114,7 @@ class JobCheck {
   Problems problems_;
 };
 
+// A command or a program brings its own model, data and steps, so nothing else of it is looked at.
 Problems JobCheck::Run() {
   if (!IsJobName(spec_.name())) {
     Report(
@@ -231,6 +267,7 @@ void JobCheck::Length() {
   }
 }
 
+// It has one source; what belongs to the other one would be passed over, so it is refused.
 void JobCheck::Model() {
   const v1::ModelSpec& model = spec_.model();
   if (model.forward().empty() == model.archive().empty()) {
@@ -277,6 +314,7 @@ std::optional<std::int64_t> JobCheck::LargestId(const std::string& feature) cons
   return std::nullopt;
 }
 
+// Forward receives them by name beside parameters and columns, so all share one space of names.
 void JobCheck::Embeddings() {
   for (const auto& [name, embedding] : spec_.embeddings()) {
     const std::string path = "embeddings." + name;
@@ -326,6 +364,10 @@ void JobCheck::Loss() {
 }
 
 void JobCheck::Metrics() {
+  // A message has room for millions of them, and each would be a problem.
+  if (spec_.metrics_size() > kMostMetrics) {
+    return Report("metrics", "at most {}, each once; given {}", kMostMetrics, spec_.metrics_size());
+  }
   const v1::LossKind loss = spec_.loss().kind();
   std::set<int> seen;
   for (int i = 0; i < spec_.metrics_size(); ++i) {
@@ -410,6 +452,7 @@ void JobCheck::OptimizerOptions() {
   }
 }
 
+// A field of another kind than the one that is given would be passed over, so it is refused.
 void JobCheck::Schedule() {
   const v1::ScheduleSpec& schedule = spec_.optimizer().schedule();
   const std::string path = "optimizer.schedule";
@@ -501,6 +544,10 @@ bool IsIdentifier(std::string_view name) {
                      [](unsigned char c) { return (std::isalnum(c) != 0 && c < 128) || c == '_'; });
 }
 
-Problems ValidateJob(const v1::JobSpec& spec) { return JobCheck(spec).Run(); }
+Problems ValidateJob(const v1::JobSpec& spec) {
+  Problems unknown;
+  FindUnknownValues(spec, "", unknown);
+  return unknown.empty() ? JobCheck(spec).Run() : unknown;
+}
 
 }  // namespace muster::config

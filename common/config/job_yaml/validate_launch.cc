@@ -70,6 +70,8 @@ std::string TooManyToTell(std::uint64_t workers, std::uint64_t each) {
 
 }  // namespace
 
+// Arguments and variables go into one block of memory of each process, so their bytes are counted
+// together.
 void ValidateLaunch(const v1::JobSpec& spec, Problems& problems) {
   const v1::LaunchSpec& launch = spec.launch();
   const v1::StrategySpec& strategy = spec.strategy();

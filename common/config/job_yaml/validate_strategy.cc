@@ -255,6 +255,8 @@ void ValidateStrategy(const v1::JobSpec& spec, Problems& problems) {
 
 std::string NameOf(v1::StrategyKind kind) {
   if (kind == v1::STRATEGY_KIND_UNSPECIFIED) kind = v1::STRATEGY_KIND_PARAMETER_SERVER;
+  // A journal that this version has read may be of a newer one.
+  if (!v1::StrategyKind_IsValid(kind)) return fmt::format("number {}", static_cast<int>(kind));
   std::string name = v1::StrategyKind_Name(kind).substr(sizeof("STRATEGY_KIND_") - 1);
   std::transform(name.begin(), name.end(), name.begin(),
                  [](unsigned char c) { return static_cast<char>(std::tolower(c)); });

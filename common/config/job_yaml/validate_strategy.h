@@ -18,7 +18,8 @@ void ValidateStrategy(const v1::JobSpec& spec, Problems& problems);
 // False: `problems` says what is wrong.
 bool ValidateWorkers(const v1::StrategySpec& strategy, std::uint32_t most, Problems& problems);
 
-// As job files say it: "mirrored". Unspecified is parameter_server.
+// As job files say it: "mirrored". Unspecified is parameter_server; "number 99" is one that this
+// version does not know.
 std::string NameOf(v1::StrategyKind kind);
 
 // How many cores "2x2x1x2" has; nothing: it is no topology, or has more than kMostTpuCores.

@@ -25,6 +25,10 @@ namespace {
 namespace pb = google::protobuf;
 using Field = pb::FieldDescriptor;
 
+// Each value below a key is known by a path that the key is part of: a long one, as often as there
+// are values, would be more memory than there is. No name that a job may have is as long.
+constexpr std::size_t kLongestKey = 1'024;
+
 // Thrown and caught in this file only: the walk has seen enough.
 struct Enough {};
 
@@ -113,8 +117,7 @@ class Walker {
 
 void Walker::Report(const YAML::Mark& mark, std::string path, std::string text) {
   if (static_cast<int>(result_.problems.size()) + 1 >= kMostProblems) {
-    result_.problems.push_back(
-        {{"", "too many problems; the rest is not listed"}, ToPosition(mark)});
+    result_.problems.push_back({{"", kTooMany}, ToPosition(mark)});
     throw Enough();
   }
   result_.problems.push_back({{std::move(path), std::move(text)}, ToPosition(mark)});
@@ -157,6 +160,12 @@ std::optional<std::string> Walker::Key(const YAML::Node& key, const std::string&
     return std::nullopt;
   }
   const std::string& name = key.Scalar();
+  if (name.size() > kLongestKey) {
+    Report(key.Mark(), path,
+           fmt::format("a key of {} bytes, '{}'; at most {}", name.size(), Shorten(name),
+                       kLongestKey));
+    return std::nullopt;
+  }
   const auto [before, fresh] = seen.emplace(name, ToPosition(key.Mark()));
   if (!fresh) {
     Report(key.Mark(), Join(path, name),

@@ -37,6 +37,8 @@ struct WalkResult {
 };
 
 inline constexpr int kMostProblems = 50;
+// What is said in the place of those beyond.
+inline constexpr const char* kTooMany = "too many problems; the rest is not listed";
 // Each alias counts as often as it is used, so anchors cannot multiply a small file into a long
 // walk.
 inline constexpr int kMostValues = 100'000;

@@ -81,6 +81,34 @@ TEST_CASE_METHOD(Fixture, "what is issued is on the list of the folder until it 
   CHECK(err.str().find("/allowed has no line of \"ana\"") != std::string::npos);
 }
 
+TEST_CASE_METHOD(Fixture, "a certificate of many tasks is revoked by any of them",
+                 "[cli][tls][unit]") {
+  const muster::testing::TempFolder folder;
+  const std::string dir = folder / "certs";
+  REQUIRE(Run({"certs", "init", "--dir", dir}) == ExitCode::kDone);
+  std::vector<std::string> issue{"certs", "issue", "--dir", dir, "--host", "node-3"};
+  for (int i = 0; i < 50; ++i) issue.insert(issue.end(), {"--node", fmt::format("worker:{}", i)});
+  REQUIRE(Run(issue) == ExitCode::kDone);
+
+  CHECK(Run({"certs", "revoke", "--dir", dir, "worker:49"}) == ExitCode::kDone);
+
+  CHECK(ReadWholeFile(dir + "/allowed").value_or("?").empty());
+}
+
+TEST_CASE_METHOD(Fixture, "a certificate that names no role is not written over",
+                 "[cli][tls][unit]") {
+  const muster::testing::TempFolder folder;
+  const std::string dir = folder / "certs";
+  REQUIRE(Run({"certs", "init", "--dir", dir}) == ExitCode::kDone);
+  std::filesystem::copy_file(dir + "/ca.pem", dir + "/ana.pem");
+
+  CHECK(Run({"certs", "issue", "--dir", dir, "--submitter", "ana"}) == ExitCode::kRefused);
+
+  INFO(err.str());
+  CHECK(err.str().find("/ana.pem is the certificate of CN = muster authority: give --name") !=
+        std::string::npos);
+}
+
 TEST_CASE_METHOD(Fixture,
                  "a certificate for nobody, for two, for no host or of no authority is refused",
                  "[cli][tls][unit]") {

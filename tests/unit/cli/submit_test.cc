@@ -53,6 +53,15 @@ TEST_CASE_METHOD(SubmitFixture, "a name given by flag names the job, and is chec
   CHECK(api.submitted.size() == 1);
 }
 
+TEST_CASE_METHOD(SubmitFixture, "what a job file has for the terminal does not reach it",
+                 "[cli][unit]") {
+  Write(config::testing::kGoodJob + "\"\\e[2J\": 1\n");
+
+  CHECK(Run({"submit", "-f", file}) == ExitCode::kUsage);
+
+  CHECK(Said("\\x1b[2J: unknown key"));
+}
+
 TEST_CASE_METHOD(SubmitFixture, "a job that is there already is the same job", "[cli][unit]") {
   api.submit->set_existing(true);
   CHECK(Run({"submit", "-f", file}) == ExitCode::kDone);

@@ -37,6 +37,8 @@ TEST_CASE("a host list is expanded in its own order", "[cluster][unit][spec][SLU
   CHECK(ExpandHostList("n[8-11]").value() == Strings{"n8", "n9", "n10", "n11"});
   CHECK(ExpandHostList("n[08-10]").value() == Strings{"n08", "n09", "n10"});
   CHECK(ExpandHostList("n1").value() == Strings{"n1"});
+  CHECK(ExpandHostList("n[2147483646-2147483647]").value() ==
+        Strings{"n2147483646", "n2147483647"});
   CHECK(ExpandHostList("r[1-2]n[3,5]-ib").value() ==
         Strings{"r1n3-ib", "r1n5-ib", "r2n3-ib", "r2n5-ib"});
 }

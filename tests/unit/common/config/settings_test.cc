@@ -96,6 +96,16 @@ TEST_CASE("every kind of value is read from flags", "[config][unit]") {
   CHECK(values.List("hosts") == std::vector<std::string>{"a", "b", "c"});
 }
 
+TEST_CASE("a duration below the unit that it is asked for in is not taken for none",
+          "[config][unit]") {
+  const Flags flags = Parse({"--lease=200001us"}).value();
+
+  const Values values = Resolve(kSettings, flags, FixedEnvironment({})).value();
+
+  CHECK(values.Duration("lease") == 201ms);
+  CHECK(values.Duration<std::chrono::hours>("lease") == 1h);
+}
+
 TEST_CASE("a switch can be turned off", "[config][unit]") {
   const Environment on = FixedEnvironment({{"MUSTER_ALLOW_INSECURE_NETWORK", "yes"}});
   const auto with = [&](std::vector<const char*> arguments) {
@@ -178,6 +188,9 @@ TEST_CASE("errors in the file say file, line and column", "[config][unit]") {
   CHECK(error("port: many\n") == ":1:7: port: \"many\" is not a whole number");
   CHECK(error("port: [1]\n") == ":1:7: port is one value, not a list");
   CHECK(error("port: {a: 1}\n") == ":1:7: port is one value, not a mapping");
+  CHECK(error("lease:\nport: 1\n") == ":1:1: lease is one value, not a blank");
+  CHECK(error("port: 1\ncoordinator: m\xFCnchen:1\n") ==
+        ":2: byte \\xfc is not UTF-8: save the file as UTF-8");
   CHECK(error("port: 1\nport: 2\n").find(":2:1: port is given twice, first at ") == 0);
   CHECK(error("- a\n- b\n").find(":1:1: a file of settings is") == 0);
   CHECK(error("a: b: c\n").find(":1:5: not YAML: ") == 0);

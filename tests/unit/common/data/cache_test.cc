@@ -87,6 +87,40 @@ TEST_CASE("over cache_bytes the error names the knob, unused copies make room", 
   CHECK(Decoded(files) == 1);
 }
 
+TEST_CASE("all files of one opening share the room for copies", "[data][unit]") {
+  const TempFiles files;
+  v1::DataSpec spec;
+  auto& x = (*spec.mutable_idx()->mutable_columns())["x"];
+  for (const char* name : {"1.gz", "2.gz", "3.gz"}) {
+    x.add_files(files.Write(name, Gzip(IdxNumbers(1000))));
+  }
+  // For two copies of some 4,000 bytes each.
+  spec.set_cache_bytes(10'000);
+
+  const std::string error = OpenError(spec, files);
+
+  CHECK(Contains(error, "RESOURCE_EXHAUSTED: "));
+  CHECK(Contains(error, "the limit is 10000: raise data.cache_bytes"));
+  CHECK(Decoded(files) == 2);
+  spec.set_cache_bytes(13'000);
+  CHECK(MustOpen(spec, files.Options(10))->examples() == 3000);
+}
+
+TEST_CASE("what is left of several files is swept away in one opening", "[data][unit]") {
+  const TempFiles files;
+  v1::DataSpec spec;
+  auto& x = (*spec.mutable_idx()->mutable_columns())["x"];
+  for (const char* name : {"1.gz", "2.gz", "3.gz"}) {
+    x.add_files(files.Write(name, Gzip(IdxNumbers(100))));
+  }
+  MustOpen(spec, files.Options(10));
+  for (const char* name : {"1.gz", "2.gz", "3.gz"}) files.Write(name, Gzip(IdxNumbers(50, 7)));
+
+  CHECK(MustOpen(spec, files.Options(10))->examples() == 150);
+
+  CHECK(Decoded(files) == 3);
+}
+
 TEST_CASE("a damaged index is made again", "[data][unit]") {
   const TempFiles files;
   v1::DataSpec spec;

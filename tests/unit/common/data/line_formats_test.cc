@@ -78,6 +78,17 @@ TEST_CASE("a bad Criteo row is named by file, line and field", "[data][unit]") {
   CHECK(Contains(error("1\t" + ClickRow("1", "1", "a")), place + "41 fields"));
 }
 
+TEST_CASE("a Criteo number that no float32 can hold is bad where it is not made small",
+          "[data][unit]") {
+  const TempFiles files;
+  v1::DataSpec spec = Criteo(files.Write("day.tsv", ClickRow("1", "1e39", "a")));
+  CHECK(MustOpen(spec, files.Options(1))->examples() == 1);
+
+  spec.mutable_criteo()->set_log1p(false);
+
+  CHECK(Contains(OpenError(spec, files), "field 2 (number 1): '1e39' is not a finite number"));
+}
+
 TEST_CASE("lines of text are padded with 0, longer ones are bad", "[data][unit]") {
   const TempFiles files;
   v1::DataSpec spec;

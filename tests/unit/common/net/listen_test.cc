@@ -4,17 +4,21 @@
 #include <span>
 #include <string>
 #include <thread>
+#include <utility>
+#include <vector>
 
 #include <arpa/inet.h>
 #include <fcntl.h>
 #include <pthread.h>
 #include <sys/socket.h>
+#include <sys/un.h>
 #include <unistd.h>
 
 #include "common/base/host_port.h"
 #include "common/net/listen_at.h"
 #include "tests/support/catch.h"
 #include "tests/support/own_host.h"
+#include "tests/support/temp_folder.h"
 #include "tests/unit/common/net/deadline.h"
 
 namespace muster::net {
@@ -46,6 +50,30 @@ TEST_CASE("a name that stands in for this host here alone is listened to where o
     return all;
   });
   if (where) CHECK(*where == "0.0.0.0 127.0.1.1 127.0.0.1 127.0.0.2 ");
+}
+
+TEST_CASE("a socket is refused when nobody listens and not when its door is full", "[net][unit]") {
+  const muster::testing::TempFolder folder;
+  const std::string path = folder / "door";
+  Fd door(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  path.copy(address.sun_path, sizeof address.sun_path - 1);
+  REQUIRE(::bind(door.get(), reinterpret_cast<sockaddr*>(&address), sizeof address) == 0);
+  REQUIRE(::listen(door.get(), 0) == 0);
+
+  std::vector<Fd> waiting;
+  Status full;
+  for (int i = 0; i < 8 && full.ok(); ++i) {
+    auto one = ConnectUnix(path, Soon());
+    full = one.status();
+    if (one.ok()) waiting.push_back(*std::move(one));
+  }
+  CHECK_FALSE(full.ok());
+  CHECK_FALSE(IsRefused(full));
+
+  door.Reset();
+  CHECK(IsRefused(ConnectUnix(path, Soon()).status()));
 }
 
 TEST_CASE("what is no address is refused", "[net][unit]") {

@@ -13,12 +13,14 @@
 
 #include <fcntl.h>
 #include <signal.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include "tests/support/catch.h"
 #include "tests/support/memory_group.h"
 #include "tests/support/no_threads.h"
+#include "tests/support/temp_folder.h"
 
 namespace muster::process {
 namespace {
@@ -127,6 +129,20 @@ TEST_CASE("a program that does not exist is NOT_FOUND", "[process][unit]") {
   CHECK(absolute.status().code() == StatusCode::kNotFound);
   CHECK(Message(absolute.status()).find("/no/such/program") != std::string::npos);
   CHECK(by_name.status().code() == StatusCode::kNotFound);
+}
+
+TEST_CASE("a folder in PATH that has the program's name is passed over", "[process][unit]") {
+  const muster::testing::TempFolder folder;
+  REQUIRE(::mkdir((folder / "sh").c_str(), 0700) == 0);
+  const char* const given = std::getenv("PATH");
+  const std::string before = given == nullptr ? "/usr/bin:/bin" : given;
+  ::setenv("PATH", (folder.path() + ":/usr/bin:/bin").c_str(), 1);
+
+  auto child = Child::Start({.argv = {"sh", "-c", "exit 4"}});
+
+  ::setenv("PATH", before.c_str(), 1);
+  REQUIRE(child.ok());
+  CHECK((*child)->Wait(seconds(10)).value().code == 4);
 }
 
 TEST_CASE("a host that starts no more threads is told of, and with threads again it starts one",

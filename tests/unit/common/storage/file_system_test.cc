@@ -84,6 +84,23 @@ TEST_CASE("a checkpoint lives on a real disk", "[storage][unit]") {
   CHECK(ListCheckpoints(folder.path()).value().empty());
 }
 
+TEST_CASE("a checkpoint that was moved and left a link stays whole when its turn to go comes",
+          "[storage][unit]") {
+  testing::TempFolder folder, elsewhere;
+  REQUIRE(WriteSample(folder.path(), 7, RealFileSystem()).ok());
+  const std::string name = CheckpointDirectory(folder.path(), 7);
+  const std::string moved = elsewhere / "kept";
+  std::filesystem::rename(name, moved);
+  std::filesystem::create_directory_symlink(moved, name);
+  REQUIRE(Verify(name).ok());
+
+  CHECK(Collect(folder.path(), 0, "").ok());
+
+  CHECK(ListCheckpoints(folder.path()).value().empty());
+  CHECK_FALSE(std::filesystem::is_symlink(name));
+  CHECK(Verify(moved).ok());
+}
+
 TEST_CASE("paths join and part", "[storage][unit]") {
   CHECK(JoinPath("a", "b") == "a/b");
   CHECK(JoinPath("a/", "b") == "a/b");

@@ -57,6 +57,26 @@ TEST_CASE("a subject's name is not taken for a host's", "[tls][unit]") {
   CHECK(Says(CheckHost(**certificate, "node-3"), "for other hosts"));
 }
 
+TEST_CASE("an address of a length that no address has is read no further", "[tls][unit]") {
+  // One has one byte, the other six.
+  const auto certificate = ParseCertificate(
+      "-----BEGIN CERTIFICATE-----\n"
+      "MIIBVTCB/aADAgECAhRsMJCiz6k52lSUBdH0AxalqSzd2jAKBggqhkjOPQQDAjAO\n"
+      "MQwwCgYDVQQDDANvZGQwIBcNMjYxMTI4MTM0NDEwWhgPMjEyNjExMDQxMzQ0MTBa\n"
+      "MA4xDDAKBgNVBAMMA29kZDBZMBMGByqGSM49AgEGCCqGSM49AwEHA0IABOc/9Vr5\n"
+      "ZgsS5lKX0JFrRCNgHudp8WdPekgpUjz3yX7GsTcT2tnl4MczmexXazgC4XSPKtZo\n"
+      "SmzrGUeoznu3VSOjNzA1MBQGA1UdEQQNMAuHAX+HBn8AAAEAADAdBgNVHQ4EFgQU\n"
+      "H9xDAGG2Jf4LccIlzwyNShyePfkwCgYIKoZIzj0EAwIDRwAwRAIgCrOM1dhx3h6e\n"
+      "52e/5E+lsqZ2SNbZCVAb45jxgH6AkbMCIBw9M+97gSrQCmSbx85QD92k0b89Fi+u\n"
+      "gy+FkZ+J+KdF\n"
+      "-----END CERTIFICATE-----\n",
+      "it");
+  REQUIRE(certificate.ok());
+
+  CHECK(HostsOf(**certificate) == std::vector<std::string>{"?", "?"});
+  CHECK(Says(CheckHost(**certificate, "127.0.0.1"), "for other hosts (?, ?)"));
+}
+
 TEST_CASE("a certificate may have no end, or one later than clocks go", "[tls][unit]") {
   const Certificates folder;
   const auto issued = Issue(folder.authority(), {.holder = kAna, .period = Certificates::Valid()});
@@ -88,6 +108,9 @@ TEST_CASE("what would be no sound certificate is not issued, and it is said why"
   CHECK(Says(refused({.holder = kAna, .hosts = {"a,DNS:b"}, .period = valid}),
              "host \"a,DNS:b\": neither a name"));
   CHECK(Says(refused({.holder = kAna, .period = {valid.until, valid.from}}), "is never valid"));
+  CHECK(Says(MakeAuthority("caf\xE9", valid).status(), "name \"caf\\xe9\": it is not UTF-8"));
+  // Cut before a letter, not within it.
+  CHECK(MakeAuthority(std::string(63, 'a') + "\u00e9\u00e9", valid).status() == Ok());
   CHECK(Says(Issue({.certificate = folder.authority().certificate,
                     .key = Certificates::NewAuthority().key},
                    {.holder = kAna, .period = valid})

@@ -7,6 +7,8 @@
 
 #include <fmt/core.h>
 
+#include "common/config/job_yaml/validate_job.h"
+#include "common/config/job_yaml/validate_strategy.h"
 #include "tests/support/catch.h"
 #include "tests/support/temp_folder.h"
 #include "tests/unit/common/config/job_yaml/good_job.h"
@@ -306,6 +308,16 @@ TEST_CASE("a file of 10 MB is refused unread", "[config][unit]") {
   CHECK(LoadJobYaml(folder / "none.yaml").status().code() == StatusCode::kNotFound);
 }
 
+TEST_CASE("a key as long as no name may be is refused and not written out", "[config][unit]") {
+  const std::string key(100'000, 'k');
+
+  const std::string problems = ProblemsOf(GoodJobBut("    w:", "    ? " + key + "\n    :"));
+
+  Contains(problems, "model.parameters: a key of 100000 bytes, 'kkkk");
+  Contains(problems, "...'; at most 1024");
+  CHECK(problems.size() < 2'000);
+}
+
 TEST_CASE("many aliases of one value are counted each time", "[config][unit]") {
   std::string text =
       GoodJobBut("    b: {", "    big: &big {shape: [1, 1, 1, 1, 1, 1, 1, 1]}\n    b: {");
@@ -316,6 +328,23 @@ TEST_CASE("many aliases of one value are counted each time", "[config][unit]") {
   Contains(ProblemsOf(text), "more than 100000 values; aliases count each time they are used");
 }
 
+TEST_CASE("a number that a newer client has a name for is refused with its place",
+          "[config][unit]") {
+  v1::JobSpec spec = ParseJobYaml(kGoodJob, "job.yaml").spec;
+  spec.mutable_strategy()->set_kind(static_cast<v1::StrategyKind>(99));
+  spec.mutable_strategy()->set_workers(2);
+  spec.add_metrics(static_cast<v1::Metric>(77));
+
+  const Problems problems = ValidateJob(spec);
+
+  REQUIRE(problems.size() == 2);
+  CHECK(problems[0].path == "metrics");
+  Contains(problems[0].message, "number 77 is none that this version of Muster knows");
+  CHECK(problems[1].path == "strategy.kind");
+  Contains(problems[1].message, "number 99 ");
+  CHECK(NameOf(static_cast<v1::StrategyKind>(99)) == "number 99");
+}
+
 TEST_CASE("the list of problems ends somewhere", "[config][unit]") {
   std::string text = kGoodJob;
   for (int i = 0; i < 500; ++i) text += "wrong" + std::to_string(i) + ": 1\n";
@@ -323,6 +352,28 @@ TEST_CASE("the list of problems ends somewhere", "[config][unit]") {
   const JobFile job = ParseJobYaml(text, "job.yaml");
 
   CHECK(job.problems.size() == kMostProblems);
+
+  // So do those of values that can be read.
+  text = GoodJobBut("[784, 10]", "[0]");
+  std::string wrong;
+  for (int i = 0; i < 500; ++i) wrong += "    p" + std::to_string(i) + ": {shape: [0]}\n";
+  text.insert(text.find("  forward:"), wrong);
+
+  const JobFile other = ParseJobYaml(text, "job.yaml");
+
+  CHECK(other.problems.size() == kMostProblems);
+  CHECK(other.problems.front().problem.path == "model.parameters.w.shape");
+  CHECK(other.problems.back().problem.message == kTooMany);
+}
+
+TEST_CASE("a message may name more metrics than there are, and is told so once", "[config][unit]") {
+  v1::JobSpec spec = ParseJobYaml(kGoodJob, "job.yaml").spec;
+  for (int i = 0; i < 1'000; ++i) spec.add_metrics(v1::METRIC_LOSS);
+
+  const Problems problems = ValidateJob(spec);
+
+  REQUIRE(problems.size() == 1);
+  CHECK(problems[0].message == "at most 16, each once; given 1002");
 }
 
 TEST_CASE("a job without a name is called after its file", "[config][unit]") {
