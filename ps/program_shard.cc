@@ -193,17 +193,21 @@ std::span<std::byte> ProgramShard::BytesOf(Region& region) const {
   return std::as_writable_bytes(region.floats()).first(bytes_);
 }
 
-Status ProgramShard::CheckAccess(bool rows, std::span<const std::int64_t> ids,
-                                 std::size_t bytes) const {
+Status ProgramShard::CheckSize(bool rows, std::uint64_t ids, std::uint64_t bytes) const {
   if (!rows) {
     if (bytes == bytes_) return Ok();
     return InvalidArgument("variable {} ({}): {} bytes for a shard of {} rows, which has {}",
                            variable_->name(), NameOf(dtype_), bytes, rows_, bytes_);
   }
-  if (bytes / row_bytes_ != ids.size() || bytes % row_bytes_ != 0) {
-    return InvalidArgument("variable {} ({}): {} bytes for {} of {} bytes", variable_->name(),
-                           NameOf(dtype_), bytes, Counted(ids.size(), "row"), row_bytes_);
-  }
+  if (bytes / row_bytes_ == ids && bytes % row_bytes_ == 0) return Ok();
+  return InvalidArgument("variable {} ({}): {} bytes for {} of {} bytes", variable_->name(),
+                         NameOf(dtype_), bytes, Counted(ids, "row"), row_bytes_);
+}
+
+Status ProgramShard::CheckAccess(bool rows, std::span<const std::int64_t> ids,
+                                 std::size_t bytes) const {
+  MUSTER_TRY(CheckSize(rows, ids.size(), bytes));
+  if (!rows) return Ok();
   std::uint64_t worst = 0;
   for (const std::int64_t id : ids) worst = std::max(worst, static_cast<std::uint64_t>(id));
   if (worst < static_cast<std::uint64_t>(rows_)) return Ok();
@@ -367,6 +371,7 @@ Status ProgramShard::Attach(const v1::OptimizerSpec& spec, std::optional<std::ui
       slots.push_back(std::move(slot));
     }
     held_ += bytes_ * slots.size();
+    slots_held_ = bytes_ * slots.size();
     slots_ = std::move(slots);
     optimizer_ = std::move(made);
     optimizer_spec_ = spec.SerializeAsString();

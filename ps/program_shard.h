@@ -55,12 +55,17 @@ class ProgramShard {
   std::uint64_t value_bytes() const { return bytes_; }
   // Values, slots and what is staged; never waits.
   std::uint64_t bytes() const { return held_.load(std::memory_order_relaxed); }
+  // The slots alone; never waits.
+  std::uint64_t slot_bytes() const { return slots_held_.load(std::memory_order_relaxed); }
 
   // What is staged for steps before `step`, of which all closures have ended, is applied: one
   // update. What reads and writes come later find it so.
   //   kResourceExhausted: no memory for their sum; it is made another time.
   Status BeginStep(std::uint64_t step);
 
+  // Whether so many bytes are the whole (`rows` false), or so many rows.
+  //   kInvalidArgument: they are not.
+  Status CheckSize(bool rows, std::uint64_t ids, std::uint64_t bytes) const;
   // Whole (`rows` false), or the rows of `ids`.
   // `reader` is who reads `into` next.
   //   kInvalidArgument: another size, no such slot, or an id outside [0, rows).
@@ -111,6 +116,7 @@ class ProgramShard {
   std::size_t row_bytes_ = 0;
   std::size_t bytes_ = 0;
   std::atomic<std::uint64_t> held_{0};
+  std::atomic<std::uint64_t> slots_held_{0};
 
   mutable ReadWriteLock mutex_;
   Region values_ MUSTER_GUARDED_BY(mutex_);

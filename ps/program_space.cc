@@ -211,6 +211,12 @@ Status ProgramSpace::Attach(const v1::AttachOptimizer& attach) {
   return Ok();
 }
 
+Status ProgramSpace::CheckSize(std::uint32_t shard, bool rows, std::uint64_t ids,
+                               std::uint64_t bytes) const {
+  MUSTER_TRY_ASSIGN(const ShardPointer found, Find(shard));
+  return found->CheckSize(rows, ids, bytes);
+}
+
 Result<ReadMark> ProgramSpace::Read(std::uint32_t shard, std::uint32_t slot, bool rows,
                                     std::span<const std::int64_t> ids, std::span<std::byte> into,
                                     ReadBy reader) const {
@@ -286,11 +292,18 @@ void ProgramSpace::Trim() {
   for (const ShardPointer& shard : AllShards()) shard->Trim(settled_);
 }
 
-std::uint64_t ProgramSpace::bytes() const {
+ProgramSpace::Held ProgramSpace::held() const {
   const ReadLock lock(mutex_);
-  std::uint64_t bytes = 0;
-  for (const auto& [index, shard] : shards_) bytes += shard->bytes();
-  return bytes;
+  Held held;
+  for (const auto& [index, shard] : shards_) {
+    const std::uint64_t slots = shard->slot_bytes();
+    const std::uint64_t lasting = shard->value_bytes() + slots;
+    held.values += shard->value_bytes();
+    held.slots += slots;
+    // Slots may be told of before all that is held.
+    held.staged += std::max(shard->bytes(), lasting) - lasting;
+  }
+  return held;
 }
 
 }  // namespace muster::ps

@@ -72,6 +72,9 @@ class ProgramSpace {
   //   kResourceExhausted: memory for the slots.  Errors of ProgramShard::CheckAttach.
   Status Attach(const v1::AttachOptimizer& attach);
 
+  // What Read() says of a size, before there is memory of that size.
+  //   kNotFound: as Read().  Errors of ProgramShard::CheckSize.
+  Status CheckSize(std::uint32_t shard, bool rows, std::uint64_t ids, std::uint64_t bytes) const;
   //   kNotFound: the shard was deleted, or never was.  Errors of ProgramShard::Read and BeginStep.
   Result<ReadMark> Read(std::uint32_t shard, std::uint32_t slot, bool rows,
                         std::span<const std::int64_t> ids, std::span<std::byte> into,
@@ -94,7 +97,18 @@ class ProgramSpace {
   // Frees the marks of closures that have ended.
   void Trim();
 
-  std::uint64_t bytes() const;
+  // What the shards take, as far as each says it at that moment.
+  struct Held {
+    std::uint64_t values = 0;
+    std::uint64_t slots = 0;
+    std::uint64_t staged = 0;
+  };
+  Held held() const;
+  // All of that.
+  std::uint64_t bytes() const {
+    const Held now = held();
+    return now.values + now.slots + now.staged;
+  }
 
  private:
   using ShardPointer = std::shared_ptr<ProgramShard>;

@@ -1,6 +1,8 @@
 #include "ps/program_wire.h"
 
+#include <algorithm>
 #include <cstring>
+#include <set>
 
 #include "ps/wire.h"
 
@@ -44,6 +46,22 @@ Status CheckPayload(std::uint64_t payload, std::uint64_t expected) {
   return InvalidArgument("a payload of {} bytes; the entries make {}", payload, expected);
 }
 
+// A shard would take entries that come apart from its others for a repeat of those. Clients send
+// shards in ascending order: only where that is not so, those before have to be known.
+Status CheckTogether(std::span<const WriteEntry> entries) {
+  if (std::ranges::is_sorted(entries, {}, &WriteEntry::shard)) return Ok();
+  std::set<std::uint32_t> seen;
+  for (std::size_t i = 0; i < entries.size(); ++i) {
+    const std::uint32_t shard = entries[i].shard;
+    if (i > 0 && entries[i - 1].shard == shard) continue;
+    if (seen.insert(shard).second) continue;
+    return InvalidArgument(
+        "entry {}: shard {} comes again behind others; all entries of a shard stand together", i,
+        shard);
+  }
+  return Ok();
+}
+
 }  // namespace
 
 Status CheckFlushCount(ClosureId closure, std::uint64_t count, std::uint64_t most) {
@@ -83,6 +101,7 @@ Result<std::vector<WriteEntry>> ParseWrites(std::span<const std::byte> meta, std
     }
     expected += entries[i].ids * sizeof(std::int64_t) + PaddedTo8(entries[i].bytes);
   }
+  MUSTER_TRY(CheckTogether(entries));
   MUSTER_TRY(CheckPayload(payload, local ? 0 : expected));
   return entries;
 }

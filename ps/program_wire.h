@@ -181,8 +181,8 @@ struct ShardWrite {
 };
 
 // The tables of a READ and a WRITE, checked as far as that is possible without the shards: known
-// numbers, ids only for rows, sums that a payload can have. `payload` is what the frame brings; on
-// a local link nothing.
+// numbers, ids only for rows, sums that a payload can have, a shard's writes together. `payload` is
+// what the frame brings; on a local link nothing.
 //   kInvalidArgument: says which entry, and what is allowed.
 Result<std::vector<ReadEntry>> ParseReads(std::span<const std::byte> meta, std::uint64_t payload,
                                           bool local);

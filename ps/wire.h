@@ -4,6 +4,8 @@
 // A request's meta is one WireEntry per shard. Its payload, on TCP only, has for each entry the ids
 // (rows only) and then the values (push and assign only), each padded to 8 bytes. On a local link
 // they stand in the client's arena at the offsets that the entry names, and so do a pull's results.
+// A call that one frame does not hold goes in several, one after another; all but the last carry
+// kFlagMore, so that its server waits for them no longer than for one.
 //
 // A reply's meta is one u64 per entry: the shard's version (pull), or a WireOutcome (push). Over
 // TCP a pull may be answered by several frames, each for the next few entries; all but the last

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include <sys/mman.h>
+#include <unistd.h>
 
 namespace muster::ps {
 namespace {
@@ -15,14 +16,19 @@ constexpr std::size_t kKeptRoom = 128ULL << 20;
 constexpr std::size_t kKeptBlocks = 128ULL << 20;
 // Lines of the processor's cache are not shared between parts.
 constexpr std::size_t kLine = 64;
-constexpr std::size_t kPage = 4096;
 
 constexpr std::size_t RoundUp(std::size_t n, std::size_t to) { return (n + to - 1) / to * to; }
 
+// The kernel's: what it takes back is whole pages, and it would round up what is not.
+std::size_t Page() {
+  static const auto page = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
+  return page;
+}
+
 // What a block of so many bytes is a multiple of, and where it may begin.
-constexpr std::size_t GrainOf(std::size_t bytes) {
+std::size_t GrainOf(std::size_t bytes) {
   if (bytes >= net::kHugePage) return net::kHugePage;
-  return bytes >= kPage ? kPage : kLine;
+  return bytes >= Page() ? Page() : kLine;
 }
 
 }  // namespace
@@ -35,7 +41,7 @@ Lent Lent::Ordinary(std::size_t bytes) {
 
 Result<std::shared_ptr<LinkArena>> LinkArena::Create(bool shared) {
   MUSTER_TRY_ASSIGN(net::Arena memory,
-                    net::Arena::Create(shared ? kRoom + kLentRoom : kPage, shared));
+                    net::Arena::Create(shared ? kRoom + kLentRoom : std::size_t{1}, shared));
   return std::shared_ptr<LinkArena>(new LinkArena(std::move(memory)));
 }
 
@@ -83,7 +89,7 @@ Lent LinkArena::Lend(std::size_t bytes) {
 
 void LinkArena::GiveBack(std::size_t offset, std::size_t size) {
   const MutexLock lock(mutex_);
-  const bool keep = kept_ + size <= kKeptBlocks || size < kPage;
+  const bool keep = kept_ + size <= kKeptBlocks || size < Page();
   if (keep) {
     kept_ += size;
   } else {

@@ -110,6 +110,8 @@ Result<FrameHeader> ProgramLink::ReceiveHeader(TimePoint deadline) {
     return GiveUp(
         DataLoss("{} answers request {}, asked was {}", name(), header.request, next_request_));
   }
+  // Nobody reads what stands behind an error: the next answer would begin in the middle of it.
+  if (!said.ok() && header.payload_bytes > 0) return GiveUp(said);
   MUSTER_TRY(said);
   return header;
 }

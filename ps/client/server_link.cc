@@ -47,8 +47,9 @@ Status ServerLink::Send(Call& call, TimePoint deadline) {
   sent_.clear();
   std::span<CallEntry> left(call.entries);
   while (!left.empty()) {
-    const Frame frame{.request = next_request_++, .entries = NextFrame(call, left)};
+    Frame frame{.request = next_request_++, .entries = NextFrame(call, left)};
     left = left.subspan(frame.entries.size());
+    frame.more = !left.empty();
     const Status status = SendFrame(call, frame, deadline);
     if (!status.ok()) return GiveUp(call, frame.request, status);
     sent_.push_back(frame);
@@ -79,7 +80,8 @@ Status ServerLink::SendFrame(const Call& call, const Frame& frame, TimePoint dea
   }
   const FrameHeader header = MakeHeader(
       call.verb, frame.request,
-      {.job = job_.job, .view = job_.view, .closure = call.closure, .attempt = call.attempt});
+      {.job = job_.job, .view = job_.view, .closure = call.closure, .attempt = call.attempt},
+      frame.more ? net::kFlagMore : std::uint16_t{0});
   return session_.channel().Send(header, std::as_bytes(std::span(table_)), parts_, deadline);
 }
 
@@ -123,6 +125,8 @@ Status ServerLink::ReceiveFrame(const Call& call, const Frame& frame, TimePoint 
                     DataLoss("{} answers request {}, asked was {}", session_.name(), header.request,
                              frame.request));
     }
+    // Nobody reads what stands behind an error: the next answer would begin in the middle of it.
+    if (!said.ok() && header.payload_bytes > 0) return GiveUp(call, frame.request, said);
     if (!said.ok()) return said;
     const Status status = ReceiveAnswer(call, header, left, deadline);
     if (!status.ok()) return GiveUp(call, frame.request, status);

@@ -69,6 +69,8 @@ class ServerLink {
   struct Frame {
     std::uint64_t request = 0;
     std::span<CallEntry> entries;
+    // Others of the call follow.
+    bool more = false;
   };
 
   std::span<CallEntry> NextFrame(const Call& call, std::span<CallEntry> left) const;

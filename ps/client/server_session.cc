@@ -111,7 +111,9 @@ Result<net::FrameHeader> ServerSession::HandOver(net::FrameKind kind, int descri
   MUSTER_TRY_ASSIGN(const auto reply, channel_->ReadFrame(deadline));
   if (!reply.has_value()) return Unavailable("{} closed the connection", name_);
   MUSTER_TRY(Annotate(net::StatusOf(*reply, channel_->meta()), name_));
-  return *reply;
+  if (reply->payload_bytes == 0) return *reply;
+  return DataLoss("{} answers memory that is handed over with {} bytes", name_,
+                  reply->payload_bytes);
 }
 
 // Off the path of requests that are answered soon: those never get to the first ping.

@@ -207,7 +207,7 @@ Status Connection::ServeOne(const FrameHeader& frame) {
   answered_ = false;
   auto served = context_.jobs.Find(model_, request.ids.job, request.ids.view);
   Status status = served.ok() ? Execute(request, *served) : served.status();
-  memory_.EndRequest();
+  memory_.EndRequest((frame.flags & net::kFlagMore) != 0);
   if (answered_) return status;
   // Nothing has been sent: the client gets the error, and the stream goes on behind the payload.
   MUSTER_TRY(channel_.SkipPayload(TransferDeadline(frame.payload_bytes)));
@@ -261,7 +261,12 @@ Status Connection::AwaitStep(const Request& request, const JobTable::Served& ser
   StepSignal* const signal = served.shards->step_signal();
   if (signal == nullptr) return Ok();
   const TimePoint began = channel_.After(Millis(0));
-  const TimePoint deadline = began + context_.options.step_timeout;
+  const TimePoint deadline =
+      began + std::max(context_.options.step_timeout - memory_.waited(), Millis(0));
+  // All waits of a call together must not last longer than the client does.
+  const auto count = [&] {
+    memory_.CountWait(std::chrono::ceil<Millis>(channel_.After(Millis(0)) - began));
+  };
   std::optional<ClosureId> missing;
   bool waited = false;
   for (const WireEntry& entry : entries) {
@@ -277,13 +282,13 @@ Status Connection::AwaitStep(const Request& request, const JobTable::Served& ser
       if (signal->WaitUntil(std::min(deadline, now + kLookForPeer), met)) break;
     }
     if (!missing.has_value()) continue;
+    count();
     return Unavailable(
         "closure {} waits for closure {}, whose gradients have not come in {} ms: its worker is "
         "slow, or lost",
         request.ids.closure, *missing, context_.options.step_timeout.count());
   }
-  // Both waits together must not last longer than the client does.
-  if (waited) memory_.CountWait(std::chrono::ceil<Millis>(channel_.After(Millis(0)) - began));
+  if (waited) count();
   return Ok();
 }
 

@@ -25,6 +25,12 @@ void JobTable::Drop(JobNumber job) {
   if (found == jobs_.end()) return;
   found->second.dropped = true;
   older = std::exchange(found->second.served.shards, nullptr);
+  dropped_.emplace_back(job, found->second.view);
+  if (dropped_.size() <= kMostDropped) return;
+  const auto [oldest, view] = dropped_.front();
+  dropped_.pop_front();
+  const auto over = jobs_.find(oldest);
+  if (over != jobs_.end() && over->second.dropped && over->second.view == view) jobs_.erase(over);
 }
 
 // A client has proven an id, and says the number itself.

@@ -3,11 +3,14 @@
 #pragma once
 
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <map>
 #include <memory>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "common/base/ids.h"
 #include "common/base/mutex.h"
@@ -30,6 +33,9 @@ struct JobCounters {
 
 class JobTable {
  public:
+  // So many of the jobs that were dropped last are remembered: who comes late hears of it.
+  static constexpr std::size_t kMostDropped = 4'096;
+
   // Held by one request: it ends on the shards that it began with.
   struct Served {
     std::shared_ptr<JobShards> shards;
@@ -59,6 +65,8 @@ class JobTable {
   static Status CheckId(const Entry& entry, std::string_view job_id, JobNumber job);
   mutable Mutex mutex_;
   std::map<JobNumber, Entry> jobs_ MUSTER_GUARDED_BY(mutex_);
+  // The oldest first; some have come back since.
+  std::deque<std::pair<JobNumber, ViewId>> dropped_ MUSTER_GUARDED_BY(mutex_);
 };
 
 }  // namespace muster::ps

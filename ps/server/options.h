@@ -35,8 +35,9 @@ struct ServerOptions {
   Millis transfer_timeout{30'000};
   // Silence inside a frame: its peer is stopped or cut off, and holds stage memory.
   Millis quiet_limit{4'000};
-  // For a request's wait for stage memory, and more for many bytes; less by what it has waited for
-  // closures. Below the clients' timeout, so that they hear why.
+  // For a call's wait for stage memory, whatever the number of its requests, and more for many
+  // bytes; less by what it has waited for closures. Below the clients' timeout, so that they hear
+  // why.
   Millis stage_timeout{7'000};
   // The same for a wait for closures of an earlier step (JobShards::Missing).
   Millis step_timeout{7'000};
@@ -79,8 +80,11 @@ struct LinkCounters {
 struct ProgramUse {
   std::string job_id;
   Epoch epoch{};
-  // Values and optimizer slots.
+  // Values, optimizer slots, and what waits for the end of a step.
   std::uint64_t bytes = 0;
+  // Two of these.
+  std::uint64_t slot_bytes = 0;
+  std::uint64_t staged_bytes = 0;
 };
 
 }  // namespace muster::ps

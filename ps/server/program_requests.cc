@@ -159,8 +159,15 @@ Status ProgramRequests::ReadLocal(std::span<const ReadEntry> entries) {
 }
 
 Status ProgramRequests::ReadTcp(const FrameHeader& frame, std::span<const ReadEntry> entries) {
+  const std::uint64_t most = LargestGroup(entries);
+  // One entry is larger than a frame: everybody waits while room is made for it, so it is not made
+  // for a size that no shard has.
+  for (std::size_t i = 0; most > kFrameTarget && i < entries.size(); ++i) {
+    const ReadEntry& entry = entries[i];
+    MUSTER_TRY(space_->CheckSize(entry.shard, entry.access == 1, entry.ids, entry.bytes));
+  }
   // One piece of memory for ids and values: two that wait for each other could wait for ever.
-  MUSTER_TRY_ASSIGN(const auto staging, Receive(frame.payload_bytes, LargestGroup(entries)));
+  MUSTER_TRY_ASSIGN(const auto staging, Receive(frame.payload_bytes, most));
   std::span<const std::byte> ids = staging.first(frame.payload_bytes);
   while (!entries.empty()) {
     const auto group = FirstGroup(entries);

@@ -92,8 +92,12 @@ std::vector<ProgramUse> ProgramTable::uses() const {
   }
   std::vector<ProgramUse> uses;
   for (const auto& space : spaces) {
-    uses.push_back(
-        {.job_id = space->job_id(), .epoch = space->time().epoch, .bytes = space->bytes()});
+    const ProgramSpace::Held held = space->held();
+    uses.push_back({.job_id = space->job_id(),
+                    .epoch = space->time().epoch,
+                    .bytes = held.values + held.slots + held.staged,
+                    .slot_bytes = held.slots,
+                    .staged_bytes = held.staged});
   }
   return uses;
 }

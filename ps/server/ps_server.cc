@@ -35,13 +35,14 @@ constexpr Millis kReapEvery{1'000};
 
 // A socket file outlives a killed process; one that nobody listens on goes.
 void RemoveStaleSockets(const std::string& directory) {
-  std::error_code ignored;
-  for (const auto& entry : std::filesystem::directory_iterator(directory, ignored)) {
-    const std::string name = entry.path().filename().string();
+  std::error_code error, ignored;
+  for (std::filesystem::directory_iterator at(directory, error), end; !error && at != end;
+       at.increment(error)) {
+    const std::string name = at->path().filename().string();
     if (!name.starts_with("ps-") || !name.ends_with(".sock")) continue;
     const TimePoint soon = std::chrono::steady_clock::now() + kBreather;
-    if (net::ConnectUnix(entry.path().string(), soon).ok()) continue;
-    std::filesystem::remove(entry.path(), ignored);
+    if (!net::IsRefused(net::ConnectUnix(at->path().string(), soon).status())) continue;
+    std::filesystem::remove(at->path(), ignored);
   }
 }
 

@@ -4,19 +4,20 @@
 #include <cstdint>
 
 #include <sys/mman.h>
+#include <unistd.h>
 
 namespace muster::ps {
 namespace {
 
 // A core writes about 50 MB in this time.
 constexpr std::chrono::milliseconds kEvery{10};
-constexpr std::uintptr_t kPage = 4096;
 
-// Whole pages inside `bytes`.
+// Whole pages inside `bytes`: the kernel, whose size they have, takes no part of one.
 void Release(std::span<std::byte> bytes) {
+  static const auto page = static_cast<std::uintptr_t>(::sysconf(_SC_PAGESIZE));
   const auto first = reinterpret_cast<std::uintptr_t>(bytes.data());
-  const std::uintptr_t begin = (first + kPage - 1) / kPage * kPage;
-  const std::uintptr_t end = (first + bytes.size()) / kPage * kPage;
+  const std::uintptr_t begin = (first + page - 1) / page * page;
+  const std::uintptr_t end = (first + bytes.size()) / page * page;
   if (begin < end) (void)::madvise(bytes.data() + (begin - first), end - begin, MADV_DONTNEED);
 }
 

@@ -23,8 +23,10 @@ Result<std::span<std::byte>> RequestMemory::Stage(std::uint64_t bytes) {
   if (lease_ && lease_->bytes().size() >= bytes) return lease_->bytes().first(bytes);
   lease_.reset();
   const Millis patience = std::max(context_.options.stage_timeout - waited_, Millis(0));
-  Result<net::StagePool::Lease> lease =
-      context_.stage.Take(bytes, channel_.After(patience + TimeFor(bytes)));
+  const TimePoint due = channel_.After(TimeFor(bytes));
+  Result<net::StagePool::Lease> lease = context_.stage.Take(bytes, due + patience);
+  const auto late = std::chrono::duration_cast<Millis>(channel_.After(Millis(0)) - due);
+  CountWait(std::max(late, Millis(0)));
   // Other transfers have the room just now: this one may come again. It is no error of its job.
   if (!lease.ok() && lease.status().code() == StatusCode::kResourceExhausted) {
     context_.Warn(context_.shortages, fmt::format("{}: {}; more by --stage-budget",

@@ -54,6 +54,8 @@ class RequestMemory {
   }
   // The request has waited for something else: it waits the less for room.
   void CountWait(Millis time) { waited_ += time; }
+  // Its waits so far, and those of earlier requests of its call.
+  Millis waited() const { return waited_; }
   // Ids, copied out of the arena into Stage(): a peer must not change them once they are checked.
   Result<std::span<const std::int64_t>> LocalIds(std::uint64_t offset, std::uint64_t ids);
   // Bytes in the arena, while `use` works on them; the pages that stay resident are bounded.
@@ -63,11 +65,11 @@ class RequestMemory {
   Result<std::span<std::byte>> InArena(std::uint64_t offset, std::uint64_t bytes,
                                        std::size_t align);
 
-  // Gives staging back.
-  void EndRequest() {
+  // Gives staging back. `more`: the call goes on with the next request, which waits the less.
+  void EndRequest(bool more = false) {
     lease_.reset();
     guards_.clear();
-    waited_ = Millis(0);
+    if (!more) waited_ = Millis(0);
   }
   // After an answer that arena pages served: keeps to what may stay resident.
   void Release() {

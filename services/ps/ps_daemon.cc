@@ -217,13 +217,20 @@ void PsDaemon::FillHeartbeat(v1::Heartbeat& heartbeat) {
   node_->FillHeartbeat(heartbeat);
 }
 
+// What model jobs do here, and what programs have here: their reads and writes are not counted.
 void PsDaemon::AddMetrics(Samples& samples) const {
   AddAttachment(client_, samples);
+  const auto add = [&samples](Metric metric, std::uint64_t value,
+                              std::initializer_list<std::string_view> labels) {
+    samples.Add(metric, static_cast<double>(value), labels);
+  };
+  for (const ps::ProgramUse& program : node_->Programs()) {
+    const std::uint64_t values = program.bytes - program.slot_bytes - program.staged_bytes;
+    add(Metric::kPsVariablesBytes, values, {program.job_id, "values"});
+    add(Metric::kPsVariablesBytes, program.slot_bytes, {program.job_id, "slots"});
+    add(Metric::kPsStagedBytes, program.staged_bytes, {program.job_id});
+  }
   for (const auto& [job, report] : node_->Totals()) {
-    const auto add = [&samples](Metric metric, std::uint64_t value,
-                                std::initializer_list<std::string_view> labels) {
-      samples.Add(metric, static_cast<double>(value), labels);
-    };
     add(Metric::kPsVariablesBytes, report.parameter_bytes(), {job, "values"});
     add(Metric::kPsVariablesBytes, report.slot_bytes(), {job, "slots"});
     add(Metric::kPsStagedBytes, report.staged_bytes(), {job});

@@ -112,7 +112,11 @@ Status PsNode::Create(const v1::CreateVariables& command) {
   Result<std::shared_ptr<ps::JobShards>> shards =
       ps::JobShards::Create(plan, index_, command.restore_from(), pool_);
   const MutexLock lock(mutex_);
-  Job& job = jobs_[plan.job_id()];
+  const auto found = jobs_.find(plan.job_id());
+  if (found == jobs_.end()) {
+    return FailedPrecondition("ps:{}: {} was dropped", index_, plan.job_id());
+  }
+  Job& job = found->second;
   if (!job.created.ok()) return job.created;  // dropped meanwhile
   if (!shards.ok()) {
     job.created = Annotate(
@@ -173,7 +177,9 @@ Result<v1::PsReport> PsNode::Report(const std::string& job_id) const {
   v1::PsReport report;
   for (const ps::ProgramUse& program : server_->programs()) {
     if (program.job_id != job_id) continue;
-    report.set_parameter_bytes(program.bytes);
+    report.set_parameter_bytes(program.bytes - program.slot_bytes - program.staged_bytes);
+    report.set_slot_bytes(program.slot_bytes);
+    report.set_staged_bytes(program.staged_bytes);
     return report;
   }
   Job job;
@@ -230,7 +236,18 @@ Status PsNode::Drop(const v1::DropJob& command) {
   job.view = ViewId(command.view());
   job.epoch = Epoch(command.epoch());
   job.created = FailedPrecondition("ps:{}: {} was dropped", index_, command.job_id());
+  Forget(command.job_id(), job.view);
   return Ok();
+}
+
+void PsNode::Forget(const std::string& job_id, ViewId view) {
+  dropped_.emplace_back(job_id, view);
+  if (dropped_.size() <= kMostDropped) return;
+  const auto over = jobs_.find(dropped_.front().first);
+  const bool came_back = over == jobs_.end() || over->second.shards != nullptr ||
+                         over->second.created.ok() || over->second.view != dropped_.front().second;
+  if (!came_back) jobs_.erase(over);
+  dropped_.pop_front();
 }
 
 void PsNode::FillRegistration(v1::Register& registration) const {

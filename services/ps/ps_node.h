@@ -10,11 +10,13 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <map>
 #include <memory>
 #include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "common/base/ids.h"
 #include "common/base/mutex.h"
@@ -53,6 +55,9 @@ class PsNode {
 
   // Errors of PsServer::Start.
   static Result<std::unique_ptr<PsNode>> Start(Options options);
+  // So many of the jobs that were dropped last are remembered: a command that a drop has overtaken
+  // comes a moment later, not thousands of jobs later.
+  static constexpr std::size_t kMostDropped = 4'096;
   ~PsNode();
   PsNode(const PsNode&) = delete;
   PsNode& operator=(const PsNode&) = delete;
@@ -71,6 +76,8 @@ class PsNode {
   // What each job whose shards are here does, by id; nothing of single shards, whose updates this
   // does not wait for.
   std::map<std::string, v1::PsReport> Totals() const;
+  // The same of programs, which make their variables themselves.
+  std::vector<ps::ProgramUse> Programs() const { return server_->programs(); }
   // Answers a command for a parameter server; the result carries the command's id.
   // kInvalidArgument: a command for another kind of task.
   v1::CommandResult Execute(const v1::Command& command);
@@ -96,6 +103,8 @@ class PsNode {
   Result<v1::PsReport> Report(const std::string& job_id) const;
   void AddCounters(JobNumber job, v1::PsReport& report) const;
   Status Drop(const v1::DropJob& command);
+  // Remembers it as dropped, and the oldest such job no more.
+  void Forget(const std::string& job_id, ViewId view) MUSTER_REQUIRES(mutex_);
   // kAborted: this server has obeyed a later one.
   Status Obey(Epoch epoch) MUSTER_REQUIRES(mutex_);
   Result<Job> Find(const std::string& job_id) const MUSTER_REQUIRES(mutex_);
@@ -108,6 +117,8 @@ class PsNode {
   mutable Mutex mutex_;
   Epoch epoch_ MUSTER_GUARDED_BY(mutex_);
   std::map<std::string, Job> jobs_ MUSTER_GUARDED_BY(mutex_);
+  // Those that were dropped, the oldest first; some have come back in a later view.
+  std::deque<std::pair<std::string, ViewId>> dropped_ MUSTER_GUARDED_BY(mutex_);
 };
 
 }  // namespace muster::services

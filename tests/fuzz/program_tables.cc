@@ -1,5 +1,6 @@
 // Tables of reads and writes of a program's variables, as a peer may send them.
 #include <algorithm>
+#include <vector>
 
 #include "ps/program_wire.h"
 #include "tests/fuzz/fuzz.h"
@@ -36,12 +37,16 @@ int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
     if (const auto writes = ps::ParseWrites(meta, payload, local); writes.ok()) {
       CheckEntries(*writes);
       std::uint64_t bytes = 0;
+      std::vector<std::uint32_t> runs;
       for (const ps::WriteEntry& entry : *writes) {
+        if (runs.empty() || runs.back() != entry.shard) runs.push_back(entry.shard);
         fuzz::Require(ps::IsElementOp(entry.op) || entry.op == ps::kGradient,
                       "the operation is known");
         bytes += entry.ids * 8 + (entry.bytes + 7) / 8 * 8;
       }
       fuzz::Require(payload == (local ? 0 : bytes), "the payload is what the entries take");
+      std::ranges::sort(runs);
+      fuzz::Require(std::ranges::adjacent_find(runs) == runs.end(), "a shard stands together");
     }
   }
   return 0;

@@ -16,6 +16,7 @@
 #include "common/net/channel.h"
 #include "common/net/handshake.h"
 #include "common/net/rings.h"
+#include "ps/server/job_table.h"
 #include "ps/wire.h"
 #include "tests/support/catch.h"
 #include "tests/unit/ps/client/small_cluster.h"
@@ -405,6 +406,26 @@ TEST_CASE("an older view is refused with kAborted, a newer one with kUnavailable
   CHECK((*early)->PullDense(kW).ok());
   cluster.server(0).Drop(kJob);
   CHECK((*early)->PullDense(kW).code() == StatusCode::kAborted);
+}
+
+TEST_CASE("of the jobs that are over the last thousands are remembered", "[ps_server][unit]") {
+  JobTable jobs;
+  v1::JobPlan plan = OneVariable(1);
+  plan.set_job_id(testing::kJobId);
+  plan.set_view(1);
+  const auto end = [&](std::uint64_t number) {
+    jobs.Publish(JobNumber(number), std::make_shared<testing::FakeShards>(plan, 0));
+    jobs.Drop(JobNumber(number));
+  };
+  const auto found = [&](std::uint64_t number) {
+    return jobs.Find(testing::kJobId, JobNumber(number), ViewId(1)).status().code();
+  };
+
+  for (std::uint64_t number = 1; number <= JobTable::kMostDropped + 1; ++number) end(number);
+
+  CHECK(found(1) == StatusCode::kUnavailable);
+  CHECK(found(2) == StatusCode::kAborted);
+  CHECK(found(JobTable::kMostDropped + 1) == StatusCode::kAborted);
 }
 
 TEST_CASE("a push that breaks off half-way is not applied", "[ps_server][unit]") {

@@ -1,4 +1,4 @@
-// Stands between clients and one parameter server, over TCP, and loses answers.
+// Stands between clients and one parameter server, over TCP, and loses answers, or adds to them.
 //
 // Threading: any thread. Lifetime: its clients end before it.
 #pragma once
@@ -47,6 +47,8 @@ class LossyRelay {
     verb_ = static_cast<net::FrameKind>(verb);
     left_ = requests;
   }
+  // Answers that are errors come with a payload, which no server sends.
+  void LoadErrors() { load_errors_ = true; }
 
  private:
   void AcceptAll() {
@@ -77,18 +79,19 @@ class LossyRelay {
       goes_on = PassAnswer(server, client);
     }
   }
-  static bool PassAnswer(net::Channel& server, net::Channel& client) {
+  bool PassAnswer(net::Channel& server, net::Channel& client) const {
     for (;;) {
       const std::optional<net::FrameHeader> frame = Pass(server, client);
       if (!frame) return false;
       if ((frame->flags & net::kFlagMore) == 0) return true;
     }
   }
-  static std::optional<net::FrameHeader> Pass(net::Channel& from, net::Channel& to) {
+  std::optional<net::FrameHeader> Pass(net::Channel& from, net::Channel& to) const {
     const auto frame = from.ReadFrame(TimePoint::max(), Millis(5'000));
     if (!frame.ok() || !frame->has_value()) return std::nullopt;
     std::vector<std::byte> payload((*frame)->payload_bytes);
     if (!from.ReadPayload(payload, Soon()).ok()) return std::nullopt;
+    if ((*frame)->status != 0 && load_errors_) payload.resize(8);
     const iovec part{.iov_base = payload.data(), .iov_len = payload.size()};
     if (!to.Send(**frame, from.meta(), std::span(&part, 1), Soon()).ok()) return std::nullopt;
     return **frame;
@@ -100,6 +103,7 @@ class LossyRelay {
   std::atomic<bool> stopping_{false};
   std::atomic<net::FrameKind> verb_{0};
   std::atomic<int> left_{0};
+  std::atomic<bool> load_errors_{false};
   // The acceptor's, and the destructor's when that has ended.
   std::list<std::thread> threads_;
   std::thread acceptor_;

@@ -143,6 +143,38 @@ TEST_CASE("tables that lie are refused, and the connection goes on", "[ps_server
   CHECK(ReadAll<float>(*client, w) == three);
 }
 
+TEST_CASE("writes to one shard that stand apart are refused and nothing of them is made",
+          "[ps_server][unit]") {
+  ProgramCluster cluster(1);
+  const auto client = cluster.Client();
+  std::vector<VariableHandle> variables;
+  for (const char* name : {"a", "b"}) {
+    variables.push_back(
+        client->Create({.name = name, .shape = {2}, .servers = {0}}, Raw(std::vector<float>{1, 1}))
+            .value());
+  }
+  Wild wild(cluster);
+  const auto entry = [&](std::size_t variable) {
+    return WriteEntry{.shard = variables[variable]->shards[0].wire,
+                      .op = static_cast<std::uint8_t>(ElementOp::kAdd),
+                      .bytes = 8};
+  };
+  const std::vector<float> ones(6, 1);
+  const auto write = [&](const std::vector<WriteEntry>& entries) {
+    return wild.Ask(ProgramVerb::kWrite, Raw(entries), Raw(ones));
+  };
+
+  const Status apart = write({entry(0), entry(1), entry(0)});
+
+  CHECK(apart.code() == StatusCode::kInvalidArgument);
+  CHECK(Message(apart).find("entry 2: shard ") != std::string::npos);
+  CHECK(ReadAll<float>(*client, variables[0]) == std::vector<float>{1, 1});
+  // In whatever order the shards come.
+  CHECK(write({entry(1), entry(0), entry(0)}).ok());
+  CHECK(ReadAll<float>(*client, variables[0]) == std::vector<float>{3, 3});
+  CHECK(ReadAll<float>(*client, variables[1]) == std::vector<float>{2, 2});
+}
+
 TEST_CASE("a program's connection serves no model job, and the other way round",
           "[ps_server][unit]") {
   ProgramCluster cluster(1);
@@ -226,6 +258,32 @@ TEST_CASE("rows whose ids find the stage memory full are read when there is room
   INFO(ToString(status));
   CHECK(status.ok());
   CHECK(into == std::vector<float>(ids.size()));
+}
+
+TEST_CASE("a read of more than its shard has is refused before there is room for it",
+          "[ps_server][unit]") {
+  PsServer::Options options;
+  options.stage_budget_bytes = 2 << 20;
+  options.quiet_limit = Millis(60'000);
+  ProgramCluster cluster(1, options);
+  const auto client = cluster.Client();
+  const VariableHandle w = MakeFloats(*client, std::vector<float>(250'000));
+  // While this has some, there is none for so much, and nobody behind it gets any.
+  Wild holder(cluster);
+  holder.WriteHalf(1'000'000);
+  Wild wild(cluster);
+
+  const Status whole = wild.Ask(ProgramVerb::kRead, OneOf(ReadEntry{.bytes = 1ULL << 33}));
+  const std::int64_t id = 0;
+  const Status rows = wild.Ask(
+      ProgramVerb::kRead, OneOf(ReadEntry{.access = 1, .ids = 1, .bytes = 1ULL << 33}), OneOf(id));
+
+  for (const Status& refused : {whole, rows}) {
+    INFO(ToString(refused));
+    CHECK(refused.code() == StatusCode::kInvalidArgument);
+    CHECK(Message(refused).find("8589934592 bytes for ") != std::string::npos);
+  }
+  CHECK(ReadAll<float>(*client, w) == std::vector<float>(250'000));
 }
 
 TEST_CASE("rows of several variables share the room for their ids", "[ps_server][unit]") {
@@ -352,6 +410,21 @@ TEST_CASE("what a server has made without being heard is freed when it answers",
   CHECK(cluster.server(0).programs()[0].bytes == 0);
   CHECK(driver->Find("w").status().code() == StatusCode::kNotFound);
   CHECK(driver->DeleteUnmade().ok());
+}
+
+TEST_CASE("an error that comes with a payload ends its connection and not the process",
+          "[ps_client][unit]") {
+  ProgramCluster cluster(1);
+  LossyRelay relay(cluster.address(0).data().tcp_address());
+  std::vector<ProgramClient::Server> servers = cluster.Servers();
+  servers[0].target.tcp_address = relay.address();
+  const auto client = ProgramClient::Open(servers, cluster.Options(LinkMode::kTcp)).value();
+  relay.LoadErrors();
+
+  for (int i = 0; i < 2; ++i) CHECK(client->Find("w").status().code() == StatusCode::kNotFound);
+
+  const VariableHandle w = MakeFloats(*client, {1, 2, 3});
+  CHECK(ReadAll<float>(*client, w) == std::vector<float>{1, 2, 3});
 }
 
 TEST_CASE("a stopped parameter server is not waited for by a program", "[ps_client][unit]") {

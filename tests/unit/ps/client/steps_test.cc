@@ -1,8 +1,10 @@
 // Calls that wait at a server for closures of an earlier step, over both kinds of link.
+#include <atomic>
 #include <future>
 
 #include "ps/apply_pool.h"
 #include "ps/job_shards.h"
+#include "ps/step_signal.h"
 #include "tests/support/catch.h"
 #include "tests/unit/ps/client/small_cluster.h"
 
@@ -123,6 +125,44 @@ TEST_CASE("a push that is ahead of its step waits like a pull", "[ps_client][uni
   CHECK(client->Push(ClosureId(3), Attempt(1), kW, {}).code() == StatusCode::kUnavailable);
   for (const std::uint64_t closure : {1, 2}) Stepwise::Push(*client, closure, 1);
   Stepwise::Push(*client, 3, 1);
+}
+
+// Shards that miss closure 1 until they are told that it is there.
+class ShardsWithoutFirst : public testing::FakeShards {
+ public:
+  using FakeShards::FakeShards;
+  std::optional<ClosureId> Missing(std::uint32_t, ClosureId) override {
+    if (come) return std::nullopt;
+    return ClosureId(1);
+  }
+  StepSignal* step_signal() override { return &signal; }
+
+  std::atomic<bool> come{false};
+  StepSignal signal;
+};
+
+TEST_CASE("a push of several frames waits no longer for its step than one of one frame",
+          "[ps_client][unit]") {
+  v1::JobPlan plan;
+  // Each is a frame of its own over TCP.
+  for (const char* name : {"a", "b", "c", "d"}) AddVariable(plan, name, {17 << 18}, 1);
+  SmallCluster cluster(std::move(plan), 1, {.step_timeout = Millis(1'000)});
+  const auto shards = std::make_shared<ShardsWithoutFirst>(cluster.plan(), 0);
+  cluster.server(0).Publish(kJob, shards);
+  PsClient::Options options = cluster.ClientOptions(LinkMode::kTcp);
+  options.timeout = Millis(1'500);
+  const auto client = PsClient::Connect(cluster.plan(), options);
+  REQUIRE(client.ok());
+  const std::vector<std::uint32_t> all = {0, 1, 2, 3};
+
+  const Status waited = (*client)->Push(ClosureId(2), Attempt(1), all, {});
+
+  CHECK(waited.code() == StatusCode::kUnavailable);
+  CHECK_THAT(Message(waited), Contains("closure 2 waits for closure 1"));
+  shards->come = true;
+  CHECK((*client)->Push(ClosureId(2), Attempt(1), all, {}).ok());
+  // All frames were answered before the client gave the connection up.
+  CHECK(cluster.server(0).links().connections_accepted == 1);
 }
 
 TEST_CASE("a client that goes while it waits holds no connection", "[ps_client][unit]") {

@@ -235,6 +235,33 @@ TEST_CASE_METHOD(Fixture, "a job that is dropped before its variables are made i
   CHECK(CodeOf(Create(Plan(1, 4))) == StatusCode::kOk);
 }
 
+TEST_CASE_METHOD(Fixture, "of the jobs that were dropped the last thousands are remembered",
+                 "[services][unit]") {
+  const auto drop = [&](const std::string& job_id, std::uint64_t view) {
+    v1::Command command;
+    command.mutable_drop_job()->set_job_id(job_id);
+    command.mutable_drop_job()->set_epoch(1);
+    command.mutable_drop_job()->set_view(view);
+    return CodeOf(node->Execute(command));
+  };
+  const auto make = [&](const std::string& job_id, std::uint64_t view) {
+    v1::JobPlan plan = Plan(1, view);
+    plan.set_job_id(job_id);
+    return CodeOf(Create(plan));
+  };
+  REQUIRE(drop("first", 1) == StatusCode::kOk);
+  REQUIRE(drop("back", 1) == StatusCode::kOk);
+  REQUIRE(make("back", 2) == StatusCode::kOk);
+
+  for (std::size_t i = 0; i < PsNode::kMostDropped; ++i) {
+    REQUIRE(drop(fmt::format("later-{}", i), 1) == StatusCode::kOk);
+  }
+
+  CHECK(make("later-0", 1) == StatusCode::kFailedPrecondition);
+  CHECK(make("first", 1) == StatusCode::kOk);
+  CHECK(make("back", 1) == StatusCode::kAborted);
+}
+
 TEST_CASE_METHOD(Fixture, "a job is not dropped for a view that is over", "[services][unit]") {
   REQUIRE(CodeOf(Create(Plan(1, 2))) == StatusCode::kOk);
   v1::Command drop;
@@ -374,6 +401,28 @@ TEST_CASE_METHOD(Fixture, "memory is told by job, and a program's is free when i
   heartbeat.Clear();
   node->FillHeartbeat(heartbeat);
   CHECK(heartbeat.job_bytes_size() == 1);
+}
+
+TEST_CASE_METHOD(Fixture, "a program's values and the slots of its optimizer are told apart",
+                 "[services][unit]") {
+  const auto program = Program(*node, 1);
+  const std::vector<ps::VariableHandle> variables = {program->Find("w").value()};
+  v1::OptimizerSpec adam;
+  adam.set_kind(v1::OPTIMIZER_KIND_ADAM);
+  REQUIRE(program->Attach(variables, adam).ok());
+  v1::Command command;
+  command.mutable_get_ps_report()->set_job_id("words");
+
+  const std::vector<ps::ProgramUse> held = node->Programs();
+  const v1::PsReport report = node->Execute(command).ps();
+
+  REQUIRE(held.size() == 1);
+  CHECK(held[0].job_id == "words");
+  CHECK(held[0].bytes == 48);
+  CHECK(held[0].slot_bytes == 32);
+  CHECK(held[0].staged_bytes == 0);
+  CHECK(report.parameter_bytes() == 16);
+  CHECK(report.slot_bytes() == 32);
 }
 
 TEST_CASE_METHOD(Fixture, "a program ends with its epoch, a model job's shards wait for a new view",
