@@ -106,7 +106,8 @@ class ElasticJob final : public LaunchedJob {
   void OnPrepared(LaunchNumber number, const Result<v1::CommandResult>& result);
   // Starts the processes that are ready; the first ones begin all together.
   void StartReady();
-  void SendStart(Place& place);
+  // `book`: of all that are ready or run, the same for each of those that start.
+  void SendStart(Place& place, const std::string& book);
   void OnStarted(LaunchNumber number, const Status& status);
   void NoteBegun();
   // Its worker cannot run it.

@@ -1,6 +1,7 @@
 // The places of an elastic job, their workers and processes.
 #include <algorithm>
 #include <map>
+#include <set>
 
 #include "common/base/trouble.h"
 #include "common/base/words.h"
@@ -55,13 +56,11 @@ const Member* ElasticJob::WorkerOf(const Place& place) const {
 
 // Workers that have no process of it, the least busy first.
 std::vector<const Member*> ElasticJob::Choose() const {
-  std::vector<const Member*> free = FreeWorkers(world_, fitness_);
-  std::erase_if(free, [this](const Member* worker) {
-    return std::any_of(places_.begin(), places_.end(), [&](const Place& place) {
-      return place.worker == worker->task && place.stage != Stage::kVacant;
-    });
-  });
-  return free;
+  std::set<TaskId> taken;
+  for (const Place& place : places_) {
+    if (place.stage != Stage::kVacant) taken.insert(place.worker);
+  }
+  return FreeWorkers(world_, fitness_, taken);
 }
 
 bool ElasticJob::Replaces() const {
@@ -78,10 +77,10 @@ bool ElasticJob::MayFill() const {
 // Gives vacant places to fit workers. Nobody is told before the row is on disk: a coordinator that
 // comes back would not know of a process begun without it.
 void ElasticJob::Fill() {
-  if (!MayFill()) return;
-  std::vector<const Member*> fit = Choose();
   const std::size_t live = Live();
-  fit.resize(std::min(fit.size(), Most() - std::min(Most(), live)));
+  if (!MayFill() || live >= Most()) return;
+  std::vector<const Member*> fit = Choose();
+  fit.resize(std::min(fit.size(), Most() - live));
   // Numbers of places follow those of workers where all begin together.
   std::stable_sort(fit.begin(), fit.end(),
                    [](const Member* a, const Member* b) { return a->task < b->task; });
@@ -161,14 +160,15 @@ void ElasticJob::StartReady() {
   if (!began_ && (count(Stage::kPreparing) > 0 || ready < Least())) return;
   if (ready == 0) return;
   SendBook();
+  const std::string book = Book();
   for (Place& place : places_) {
-    if (place.stage == Stage::kReady) SendStart(place);
+    if (place.stage == Stage::kReady) SendStart(place, book);
   }
   Show();
   story_.Persist();
 }
 
-void ElasticJob::SendStart(Place& place) {
+void ElasticJob::SendStart(Place& place, const std::string& book) {
   place.stage = Stage::kStarting;
   const Member* worker = WorkerOf(place);
   if (worker == nullptr) return;  // OnLost() or OnArrival() tells
@@ -176,7 +176,7 @@ void ElasticJob::SendStart(Place& place) {
   v1::StartLaunch& start = *command.mutable_start_launch();
   start.set_job_id(id());
   start.set_launch(place.launch.value());
-  start.set_workers(Book());
+  start.set_workers(book);
   *start.add_processes() = ProcessOf(place);
   world_.commands.Send(*worker, command, world_.options.command_limit,
                        Guard([this, number = place.launch](const auto& result) {

@@ -64,6 +64,9 @@ void Evaluations::Advance() {
   }
   const v1::CheckpointInfo* next = Next();
   if (next == nullptr) return Finish("");
+  // It ends soon, though not yet with the checkpoint that it was asked to save, and no answer would
+  // find it. Submitted again it has this one evaluated.
+  if (story_.record().stop_requested() && !then_) return;
   if (evaluator == nullptr) return AwaitEvaluator();
   told_ = false;
   (void)world_.scheduler.Cancel(std::exchange(wait_, 0));

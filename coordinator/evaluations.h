@@ -27,7 +27,8 @@ class Evaluations {
   Evaluations(World& world, Story& story) : world_(world), story_(story) {}
 
   // Looks for something to do. To be called whenever there may be: the job begins, checkpoints of
-  // the run before it are set aside, one is saved, evaluator:0 has come.
+  // the run before it are set aside, one is saved, evaluator:0 has come. Not for a job that was
+  // asked to stop while it trained.
   void Advance();
   // `then` comes once: nothing is left, or evaluator:0 has been away so long (stop_grace) that what
   // is left is given up. `left`: that in words, else empty.

@@ -252,6 +252,8 @@ void ProgramJob::OnDriverExit(Incarnation number, bool success, const std::strin
   if (number == evaluator_.number) return OnEvaluatorExit(success, how);
   if (number != driver_.number) return;
   const Driver ended = std::exchange(driver_, Driver());
+  // A server that it had not used before it heard of the end takes variables of it afterwards.
+  if (ended.let_go) DropOnServers();
   if (phase_ != Phase::kBegun) return;
   // Written with what becomes of the job.
   story_.record().set_driver_begun(false);

@@ -256,12 +256,17 @@ void ProgramJob::LetGo() {
     world_.commands.Send(*worker, command, kLetGoLimit, [](auto) {});
   }
   executors_.clear();
+  DropOnServers();
+  driver_.let_go = driver_.running;
+  if (driver_.running) world_.drivers.Stop(id(), kDriverGrace);
+  if (evaluator_.running) world_.drivers.Stop(EvaluatorOf(id()), kDriverGrace);
+}
+
+void ProgramJob::DropOnServers() {
   for (const Member* server : world_.members.Up("ps")) {
     world_.commands.Send(*server, DropCommand(id(), world_.epoch, ViewId(record().plan().view())),
                          kLetGoLimit, [](auto) {});
   }
-  if (driver_.running) world_.drivers.Stop(id(), kDriverGrace);
-  if (evaluator_.running) world_.drivers.Stop(EvaluatorOf(id()), kDriverGrace);
 }
 
 }  // namespace muster::coordinator

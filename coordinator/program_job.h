@@ -66,6 +66,8 @@ class ProgramJob final : public Job {
     // It has said that main() begins.
     bool ready = false;
     int pid = 0;
+    // The job has ended before it, and it is made to end.
+    bool let_go = false;
     // The error that has left main(), or OK; nothing: it has not said.
     std::optional<Status> end;
     // The servers that it was told of last.
@@ -82,6 +84,8 @@ class ProgramJob final : public Job {
   void Begin() override;
   void Leave() override { open_ = false; }
   void LetGo() override;
+  // What servers hold of it is freed.
+  void DropOnServers();
   void BeginStop(Millis grace) override;
   std::string Forget(bool anew) override;
   std::string AfterRestart() const override;

@@ -1,6 +1,5 @@
 #include "collectives/elastic/elastic_groups.h"
 
-#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <random>
@@ -21,6 +20,7 @@
 #include "common/net/host_id.h"
 #include "common/net/listen_at.h"
 #include "common/process/no_more.h"
+#include "common/process/several_at_once.h"
 #include "common/telemetry/log.h"
 
 namespace muster::collectives {
@@ -32,16 +32,15 @@ constexpr net::FrameKind kQuestion = net::kFirstOfProtocols;
 constexpr net::FrameKind kAnswer = net::kFirstOfProtocols + 1;
 // A live worker answers at once; this is for a busy host.
 constexpr Millis kAnswerWithin{300};
-// So many are asked at a time.
-constexpr int kAskedAtOnce = 16;
+// So many are asked at a time: each that does not answer takes kAnswerWithin, and a host that is
+// lost may have had many.
+constexpr std::size_t kAskedAtOnce = 16;
 // How often this worker looks around; later, when it has waited for a while.
 constexpr Millis kLook{20};
 constexpr Millis kLookLater{200};
 constexpr Millis kLater{2'000};
 // So long it may take until the processes are told that one of them has come to the end.
 constexpr Millis kToldWithin{5'000};
-// All members have agreed: what is left is a handshake for each pair.
-constexpr Millis kFormWithin{2'000};
 constexpr Millis kTick{200};
 // Connections that have not proved themselves, and how long they are left when there are more.
 constexpr std::size_t kMostGreeters = 64;
@@ -52,11 +51,6 @@ constexpr Millis kNoRoom{100};
 Incarnation NewIncarnation() {
   std::random_device random;
   return Incarnation((static_cast<std::uint64_t>(random()) << 32U | random()) | 1U);
-}
-
-// The host's kernel says that nobody listens there.
-bool Refused(const Status& status) {
-  return Message(status).find(std::generic_category().message(ECONNREFUSED)) != std::string::npos;
 }
 
 template <class M>
@@ -79,24 +73,6 @@ Result<M> ReceiveMessage(net::Channel& channel, net::FrameKind kind, TimePoint u
 }
 
 Status StoodStill() { return Unavailable("this worker stood still meanwhile"); }
-
-// Does `one` for each number below `count`, several at a time, since each that does not answer
-// takes kAnswerWithin: a host that is lost may have had many.
-template <class One>
-void SeveralAtOnce(int count, const One& one) {
-  std::atomic<int> next{0};
-  const auto work = [&] {
-    for (int i = next++; i < count; i = next++) one(i);
-  };
-  std::vector<std::jthread> helpers;
-  try {
-    while (static_cast<int>(helpers.size()) + 1 < std::min(count, kAskedAtOnce)) {
-      helpers.emplace_back(work);
-    }
-  } catch (const std::system_error&) {  // no more threads: it takes longer
-  }
-  work();
-}
 
 net::FrameLimits Limits() { return {.meta_bytes = 1U << 20U, .payload_bytes = 0}; }
 
@@ -241,8 +217,8 @@ Result<std::string> ElasticGroups::Ask(int worker, const Formation* formation) {
   if (!socket.ok()) {
     const MutexLock lock(mutex_);
     if (SleptSince(asked)) return StoodStill();
-    rendezvous_.OnSilence(worker, Refused(socket.status()) ? Silence::kEnded : Silence::kCutOff,
-                          asked);
+    rendezvous_.OnSilence(
+        worker, net::IsRefused(socket.status()) ? Silence::kEnded : Silence::kCutOff, asked);
     return socket.status();
   }
   const auto talk = [&]() -> Result<v1::ElasticAnswer> {
@@ -289,22 +265,23 @@ bool ElasticGroups::IsToBeAsked(int worker) {
 }
 
 void ElasticGroups::AskAll() {
-  const int others = options_.rules.workers - 1;
-  SeveralAtOnce(others, [&](int i) {
+  const auto others = static_cast<std::size_t>(options_.rules.workers) - 1;
+  process::SeveralAtOnce(others, kAskedAtOnce, [&](std::size_t i) {
     // Not all workers begin with the same ones.
-    const int worker = (options_.rules.self + 1 + i) % options_.rules.workers;
+    const int next = options_.rules.self + 1 + static_cast<int>(i);
+    const int worker = next % options_.rules.workers;
     if (IsToBeAsked(worker)) (void)Ask(worker, nullptr);
   });
 }
 
 // Several at a time: the first that agrees waits for the group while the last is asked, and not for
-// long (kFormWithin). After a refusal nobody else is asked.
+// long (TimeToForm()). After a refusal nobody else is asked.
 bool ElasticGroups::AllAgree(const Formation& formation) {
   std::atomic<bool> refused{false};
-  SeveralAtOnce(static_cast<int>(formation.members.size()) - 1, [&](int i) {
+  process::SeveralAtOnce(formation.members.size() - 1, kAskedAtOnce, [&](std::size_t i) {
     if (refused) return;
     // Who leads is the first of them.
-    const int worker = formation.members[static_cast<std::size_t>(i) + 1].name.worker;
+    const int worker = formation.members[i + 1].name.worker;
     const Result<std::string> refusal = Ask(worker, &formation);
     if (refusal.ok() && refusal->empty()) return;
     refused = true;
@@ -342,7 +319,7 @@ Result<std::unique_ptr<Group>> ElasticGroups::FormNow(const Formation& formation
                  .members = {},
                  .key = options_.key,
                  .tls = options_.tls,
-                 .form_within = kFormWithin,
+                 .form_within = TimeToForm(formation.members.size()),
                  .costs = options_.costs,
                  .wait_page = options_.wait_page};
   for (const WorkerReport& member : formation.members) {

@@ -9,10 +9,12 @@
 // docs/formats/group.md shows what is said.
 #pragma once
 
+#include <cstddef>
 #include <memory>
 
 #include "collectives/group.h"
 #include "collectives/process/group_spec.h"
+#include "common/base/scheduler.h"
 #include "common/base/status.h"
 #include "common/net/socket.h"
 
@@ -25,5 +27,12 @@ namespace muster::collectives {
 //   the same member. kAborted: a member has a newer generation. kUnauthenticated: another key.
 //   kUnavailable: a member was lost meanwhile. kResourceExhausted: no descriptor or thread for it.
 Result<std::unique_ptr<Group>> FormGroup(const GroupSpec& spec, const net::Listener& listener);
+
+// GroupSpec::form_within where all members have agreed to form it now. The last rank greets all
+// others one after another: two links to each, for which something goes there and back three times,
+// behind TLS four times. That is for hosts 10 ms apart, and busy ones.
+inline Millis TimeToForm(std::size_t members) {
+  return Millis(2'000 + 100 * static_cast<Millis::rep>(members));
+}
 
 }  // namespace muster::collectives

@@ -6,6 +6,7 @@
 #include <set>
 #include <utility>
 
+#include "common/base/time_left.h"
 #include "common/base/wall_time.h"
 #include "common/base/words.h"
 #include "common/net/handshake.h"
@@ -27,10 +28,13 @@ namespace muster::coordinator {
 namespace {
 
 constexpr Millis kShutdownGrace{300};
-// For a piece of disk work that runs; one that hangs is left behind.
+// For pieces of disk work that run, all of them together; one that hangs is left behind.
 constexpr Millis kDiskGrace{2'000};
-// For rows that wait for the database's disk when the coordinator ends. Longer than a disk needs
-// that works, and shorter than those who end a coordinator wait for it.
+// And for one that comes last, which has worked all the while.
+constexpr Millis kMoment{200};
+// For rows that wait for the database's disk when the coordinator ends, and for what jobs have
+// written meanwhile. Longer than a disk needs that works; with all that comes after it shorter than
+// those who end a coordinator wait for it (services/common/daemon.cc, kLastWork).
 constexpr Millis kFlushGrace{10'000};
 // How long a file is kept that no job needs: its job is yet to be submitted, or was forgotten.
 constexpr std::chrono::hours kUnusedFile{24};
@@ -254,7 +258,9 @@ void CoordinatorNode::Drain(Millis limit) {
   drained.get_future().wait();  // bounded by `limit`
 }
 
-// Every row that was asked for is on disk when this returns, unless the disk hangs.
+// Every row that was asked for is on disk when this returns, unless the disk hangs. Disks work side
+// by side: each that hangs is waited for while the others are. Drivers come last, since one that
+// cannot die is waited for without an end.
 void CoordinatorNode::Shutdown() {
   if (parts_ == nullptr) return;
   Parts& all = *parts_;
@@ -262,25 +268,27 @@ void CoordinatorNode::Shutdown() {
   if (all.server) all.server->SetReady(false);
   all.OnStrand([&] {
     all.front.core = nullptr;
-    all.drivers.Close();
+    all.drivers.Kill();
     all.core.reset();
   });
+  const TimePoint began = all.strand.Now();
+  const TimeLeft patience(kFlushGrace);
   const bool flushed = all.Flush();
+  const TimeLeft soon(kDiskGrace);
   // Before the server: calls that wait for a disk are answered by it.
-  if (!all.audit.Flush(kDiskGrace)) {
+  if (!all.audit.Flush(*soon())) {
     log::Error("the disk of the audit log has not answered for {} s: its last lines are lost",
                kDiskGrace.count() / 1'000);
   }
-  all.disks.Stop(kDiskGrace);
+  all.disks.Stop(std::max(kMoment, *soon()));
   if (all.server) all.server->Shutdown(kShutdownGrace);
-  // A disk that has not answered so far gets no second patience.
-  const Millis patience = flushed ? kFlushGrace : kDiskGrace;
-  const bool logged = all.log_thread.Finish(patience);
+  const bool logged = all.log_thread.Finish(std::max({kMoment, *soon(), *patience()}));
   if (!logged) {
     log::Error("the disk of the jobs' logs has not answered for {} s: their last lines are lost",
-               patience.count() / 1'000);
+               std::chrono::floor<std::chrono::seconds>(all.strand.Now() - began).count());
   }
   const bool ended = flushed && all.journal_thread.Finish(kDiskGrace);
+  all.OnStrand([&] { all.drivers.Close(); });
   all.OnStrand([] {});  // what the end of the streams has posted
   all.strand.Stop();
   // The thread that hangs still needs them; the process ends now.

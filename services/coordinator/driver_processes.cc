@@ -193,8 +193,13 @@ int DriverProcesses::Pid(const std::string& job_id) const {
   return runs ? found->second.process->pid() : 0;
 }
 
-void DriverProcesses::Close() {
+void DriverProcesses::Kill() {
   closed_ = true;
+  for (auto& [job, driver] : drivers_) Signal(driver, SIGKILL);
+}
+
+void DriverProcesses::Close() {
+  Kill();
   forks_.Stop();
   burials_.Stop();
   drivers_.clear();

@@ -7,7 +7,7 @@
 // is bounded before it reaches the strand, and a program's pipe is read and written off it.
 //
 // Threading: everything on the strand; what the children do is posted there.
-// Lifetime: `strand` outlives it; the callbacks run on the strand, never after Close().
+// Lifetime: `strand` outlives it; the callbacks run on the strand, never after Kill().
 #pragma once
 
 #include <functional>
@@ -60,7 +60,10 @@ class DriverProcesses : public Drivers {
   void SendTo(const std::string& job_id, Incarnation driver, const v1::ToProgram& message);
   int Pid(const std::string& job_id) const override;
   void Stop(const std::string& job_id, Millis grace) override;
-  // Ends all of them (SIGKILL); on the strand.
+  // SIGKILL to all of them; nobody is told of what they do from then on. Waits for none of them,
+  // since one may not be able to die now.
+  void Kill();
+  // The same, and waits for their ends. On the strand, as all.
   void Close();
 
  private:

@@ -401,6 +401,45 @@ TEST_CASE_METHOD(Evaluated, "a job that only waits for its evaluator ends when i
         std::string::npos);
 }
 
+TEST_CASE_METHOD(Evaluated, "a checkpoint with which a job is stopped is evaluated when it goes on",
+                 "[coordinator][unit]") {
+  JoinEvaluator();
+  REQUIRE(Submit(Asking()).ok());
+  REQUIRE(Open().ok());
+  REQUIRE(Schedule(1, 20).ok());
+  WorkAll();
+  job().Stop(Millis(0));
+  REQUIRE(Save(20).ok());
+  CHECK(Asked().empty());
+  REQUIRE(FinishJob(Cancelled("stopped as asked")).ok());
+  REQUIRE(State() == v1::JOB_STATE_CANCELLED);
+  CHECK(Asked().empty());
+  DriverExits("exit code 0", true);
+
+  REQUIRE(Submit(Asking()).ok());
+  Settle();
+
+  CHECK((Asked() == Steps{20}));
+  CHECK((WithFigures() == Steps{20}));
+}
+
+TEST_CASE_METHOD(Evaluated, "a checkpoint that a drain saves of a stopped job is not evaluated",
+                 "[coordinator][unit]") {
+  JoinEvaluator();
+  REQUIRE(Submit(Asking()).ok());
+  REQUIRE(Open().ok());
+  REQUIRE(Schedule(1, 20).ok());
+  job().Stop(Millis(0));
+  v1::DaemonMessage message;
+  message.mutable_draining()->set_reason("SIGTERM");
+  at({"ps", 0}).Say(message);
+  WorkAll();
+
+  CHECK(State() == v1::JOB_STATE_CANCELLED);
+  CHECK(checkpoints.steps.size() == 1);
+  CHECK(Asked().empty());
+}
+
 TEST_CASE_METHOD(Evaluated, "an evaluator takes no part in jobs that do not ask for one",
                  "[coordinator][unit]") {
   JoinEvaluator();

@@ -354,6 +354,31 @@ TEST_CASE("A program is asked to stop, and made to when its grace is over",
   CHECK(cluster.Stops({"worker", 0}) == 1);
 }
 
+TEST_CASE("Servers are told of a program's end again when main that is made to end has ended",
+          "[coordinator][program]") {
+  Programs cluster;
+  cluster.JoinAll(1, 1);
+  cluster.Run();
+  const Incarnation driver = cluster.words().driver();
+  const auto drops = [&] { return cluster.Commands({"ps", 0}, v1::Command::kDropJob); };
+  cluster.words().Stop(Millis(2'000));
+  cluster.Pass(Millis(2'200));
+  REQUIRE(cluster.State() == v1::JOB_STATE_CANCELLED);
+  CHECK(drops() == 1);
+
+  SECTION("it may have made variables meanwhile") {
+    cluster.core->OnDriverExit(cluster.words().id(), driver, false, "signal SIGKILL");
+    cluster.Settle();
+    CHECK(drops() == 2);
+  }
+  SECTION("unless the program is submitted again by then") {
+    REQUIRE(cluster.Submit(ProgramSpec()).ok());
+    cluster.core->OnDriverExit(cluster.words().id(), driver, false, "signal SIGKILL");
+    cluster.Settle();
+    CHECK(drops() == 1);
+  }
+}
+
 TEST_CASE("A cluster that drains asks programs to stop and waits for them",
           "[coordinator][program]") {
   Programs cluster;

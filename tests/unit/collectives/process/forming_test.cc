@@ -402,6 +402,15 @@ TEST_CASE("one that comes again takes the place of its process that answers noth
   CHECK(third == ToString(Ok()));
 }
 
+TEST_CASE("the last of many members has the time to greet all others from 10 ms away",
+          "[collectives][process]") {
+  constexpr Millis kGreeting{2 * 4 * 10};
+
+  CHECK(TimeToForm(2) < seconds(3));
+  CHECK(TimeToForm(40) > 39 * kGreeting);
+  CHECK(TimeToForm(kMostMembers) > (kMostMembers - 1) * kGreeting);
+}
+
 TEST_CASE("two processes that live and say that they are one member are told so",
           "[collectives][process]") {
   const Address address(3);

@@ -5,6 +5,7 @@
 #include <fstream>
 #include <future>
 #include <map>
+#include <memory>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -114,6 +115,45 @@ TEST_CASE("A driver that cannot die holds up the start of no other", "[services]
   }
   held.reset();
   on_strand([&] { drivers.Close(); });
+}
+
+TEST_CASE("A driver that cannot die holds up nobody who kills them all", "[services][unit]") {
+  const muster::testing::TempFolder dir;
+  const std::string program = dir / "trainer";
+  std::ofstream(program) << "#!/bin/sh\necho up\nexec tail -f /dev/null\n";
+  REQUIRE(chmod(program.c_str(), 0700) == 0);
+  ThreadScheduler strand;
+  std::promise<void> up;
+  int ends = 0;  // the strand's
+  DriverProcesses drivers(strand, {.program = program,
+                                   .on_line = [&](auto&&...) { up.set_value(); },
+                                   .on_exit = [&](auto&&...) { ++ends; },
+                                   .key = [](const auto&...) { return std::string("key"); },
+                                   .on_message = [](auto&&...) {}});
+  const auto on_strand = [&](auto what) {
+    const auto done = std::make_shared<std::promise<void>>();
+    auto is_done = done->get_future();
+    strand.Post([done, what] {
+      what();
+      done->set_value();
+    });
+    return is_done.wait_for(std::chrono::seconds(20)) == std::future_status::ready;
+  };
+  v1::ProgramStart wanted;
+  wanted.set_job_id("j");
+  wanted.set_incarnation(7);
+  REQUIRE(on_strand([&] { REQUIRE(drivers.StartModel(wanted).ok()); }));
+  REQUIRE(up.get_future().wait_for(std::chrono::seconds(20)) == std::future_status::ready);
+  int pid = 0;
+  REQUIRE(on_strand([&] { pid = drivers.Pid("j"); }));
+  muster::testing::Undying held(pid);
+
+  CHECK(on_strand([&] { drivers.Kill(); }));
+  CHECK(on_strand([] {}));
+
+  held.Release();
+  CHECK(on_strand([&] { drivers.Close(); }));
+  CHECK(on_strand([&] { CHECK(ends == 0); }));
 }
 
 TEST_CASE("A model's driver is told its job, and of its daemon's secrets nothing",
