@@ -10,7 +10,8 @@
 //
 // Errors of closures are Statuses that ErrorOf() (wire.h) takes apart: origin, task, retries. The
 // first one is returned once, by whichever of Schedule, Join and Done comes first, when nothing is
-// in flight any more; all that was queued then is cancelled.
+// in flight any more; all that was queued then is cancelled. So is kResourceExhausted, the driver's
+// own: it has found no memory for a result.
 //
 // Threading: any thread. Lifetime: remote values may outlive the driver; those not ready then never
 // are.
@@ -157,7 +158,8 @@ class Driver {
   // It ends when all closures that are scheduled now have ended: they may use it.
   void ReleasePerWorker(ClosureId value);
   // Waits until it is built there, or has failed to be; what its build has left as its value.
-  //   kNotFound: no such value or task.  kAborted: the worker is lost.
+  //   kNotFound: no such value or task.  kAborted: the worker is lost.  kDeadlineExceeded: says who
+  //   is at work, unless the deadline is TimePoint::min(): it was a look.
   Result<KeptBytes> AwaitPerWorker(ClosureId value, const std::string& task, TimePoint deadline);
 
   struct Counts {

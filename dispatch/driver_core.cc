@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <bit>
+#include <limits>
+#include <new>
 #include <optional>
 #include <utility>
 
@@ -35,8 +37,9 @@ DriverCore::DriverCore(Driver::Options options, net::Fd wake)
       dispatcher_(options_.dispatch),
       spinner_(options_.spin, &spin_limit_) {
   options_.link.limits = kLinkLimits;
-  // All that may be scheduled fits.
-  options_.link.most_unsent = options_.dispatch.argument_bytes + kMostBytes;
+  // What is scheduled has its own bound, and each worker that joins builds all per-worker values,
+  // however long they are together. A peer that reads nothing is noticed by its silence.
+  options_.link.most_unsent = std::numeric_limits<std::size_t>::max();
 }
 
 void DriverCore::Start() {
@@ -236,12 +239,7 @@ void DriverCore::ReadAll() {
   bool broken = false;
   mutex_.unlock();
   for (const std::shared_ptr<Peer>& peer : led_) {
-    auto got = peer->link->Receive([&](const net::FrameHeader& header,
-                                       std::span<const std::byte> meta, const KeptBytes& payload) {
-      const MutexLock frame(mutex_);
-      return OnFrame(*peer, header, meta, payload);
-    });
-    Status status = got.status();
+    Status status = Receive(*peer);
     if (status.ok()) status = peer->link->Tick();
     if (status.ok() && peer->link->unsent() > 0) status = peer->link->Flush().status();
     if (status.ok()) continue;
@@ -251,6 +249,29 @@ void DriverCore::ReadAll() {
   }
   mutex_.lock();
   if (broken) DropBroken();
+}
+
+// Who leads is the driver's reader or a user's thread that waits: an exception would end the
+// process, or leave the links to nobody.
+Status DriverCore::Receive(Peer& peer) {
+  try {
+    const auto got =
+        peer.link->Receive([&](const net::FrameHeader& header, std::span<const std::byte> meta,
+                               const KeptBytes& payload) {
+          const MutexLock frame(mutex_);
+          return OnFrame(peer, header, meta, payload);
+        });
+    return got.status();
+  } catch (const std::bad_alloc&) {
+    const Status none = ResourceExhausted(
+        "the driver found no memory for what {} has sent (std::bad_alloc): remote values that are "
+        "not needed any more give theirs back",
+        peer.task);
+    const MutexLock lock(mutex_);
+    dispatcher_.FailQueue(
+        {.status = none, .origin = Origin::kCoordinator, .phase = Phase::kResult});
+    return none;
+  }
 }
 
 void DriverCore::DropBroken() {

@@ -89,6 +89,8 @@ class DriverCore : public std::enable_shared_from_this<DriverCore> {
   // in between, as ReadAll() does.
   void Lead(TimePoint deadline, net::Spinner* spinner) MUSTER_REQUIRES(mutex_);
   void ReadAll() MUSTER_REQUIRES(mutex_);
+  // What has come on one of them. Without the lock.
+  Status Receive(Peer& peer);
   // The leader's copy of who is there.
   void LookAtPeers() MUSTER_REQUIRES(mutex_);
   Status OnFrame(Peer& peer, const net::FrameHeader& header, std::span<const std::byte> meta,

@@ -363,7 +363,8 @@ std::optional<ClosureId> ExecutorSession::TakeDeaf() {
 }
 
 // Tells the driver, and then whoever may end this process. What the function returns after all
-// comes too late: the driver drops it.
+// comes too late: the driver drops it. One that takes nothing is told nothing: this is the watcher,
+// which waits for no runner that waits for room.
 void ExecutorSession::GiveUp(const Limited& late) {
   const std::string what = fmt::format("{} has run for {} ms, its deadline",
                                        functions_.name(late.record.function), late.record.run_time);
@@ -371,20 +372,21 @@ void ExecutorSession::GiveUp(const Limited& late) {
   error.status = DeadlineExceeded("{}: it was given up, and its executor ends", what);
   constexpr std::uint64_t kMost = std::numeric_limits<std::uint32_t>::max();
   const std::uint64_t ran = std::uint64_t{1'000'000} * late.record.run_time;
-  (void)AddResult({.closure = late.record.closure,
-                   .attempt = late.record.attempt,
-                   .flags = kFlagError,
-                   .run_time = static_cast<std::uint32_t>(std::min(ran, kMost))},
-                  EncodeError(error));
-  Answer();
-  if (!options_.on_stuck) return;
+  const WireRecord record{.closure = late.record.closure,
+                          .attempt = late.record.attempt,
+                          .flags = kFlagError,
+                          .run_time = static_cast<std::uint32_t>(std::min(ran, kMost))};
+  const std::vector<std::byte> bytes = EncodeError(error);
   const TimePoint end = SteadyClock::now() + kLastWords;
-  while (link_->unsent() > 0 && SteadyClock::now() < end) {
+  bool said = AnswerNow(record, bytes);
+  while ((!said || (options_.on_stuck && link_->unsent() > 0)) && SteadyClock::now() < end) {
     pollfd room{.fd = link_->fd(), .events = POLLOUT, .revents = 0};
     (void)::poll(&room, 1, static_cast<int>(kUnwatched.count()));
     if (!link_->Flush().ok()) break;
+    if (!said) said = AnswerNow(record, bytes);
   }
-  options_.on_stuck(fmt::format("closure {}: {}", late.record.closure, what));
+  if (options_.on_stuck)
+    options_.on_stuck(fmt::format("closure {}: {}", late.record.closure, what));
 }
 
 bool ExecutorSession::AddResult(const WireRecord& record, const KeptBytes& bytes) {
@@ -424,6 +426,18 @@ void ExecutorSession::AnswerNow() {
   const Status status = any ? results_.QueueOn(*link_) : Ok();
   results_mutex_.unlock();
   if (any && status.code() != StatusCode::kResourceExhausted) SendQueued(status);
+}
+
+bool ExecutorSession::AnswerNow(const WireRecord& record, std::span<const std::byte> bytes) {
+  Batch last(Verb::kResults);
+  (void)last.Add(record, bytes);
+  if (!results_mutex_.try_lock()) return false;
+  Status status = results_.empty() ? Ok() : results_.QueueOn(*link_);
+  if (status.ok()) status = last.QueueOn(*link_);
+  results_mutex_.unlock();
+  if (status.code() == StatusCode::kResourceExhausted) return false;
+  SendQueued(status);
+  return true;
 }
 
 void ExecutorSession::SendQueued(Status status) {

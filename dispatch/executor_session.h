@@ -106,6 +106,8 @@ class ExecutorSession {
   void Answer();
   // The same, as far as there is room now: the watcher has the link to read.
   void AnswerNow();
+  // And with one more behind them. False: there is no room, or a runner waits for some: it is not.
+  bool AnswerNow(const WireRecord& record, std::span<const std::byte> bytes);
   // Sends what was queued, with `status`.
   void SendQueued(Status status);
   Status Call(const WireRecord& record, ClosureContext& context) const;

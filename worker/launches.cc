@@ -15,6 +15,8 @@ namespace {
 
 // Between two tries to write who is there.
 constexpr Millis kWriteAgain{2'000};
+// For what was killed to be gone, when the worker ends.
+constexpr Millis kDeathLimit{2'000};
 
 std::string NameOf(const v1::Task& task) { return fmt::format("{}:{}", task.type(), task.index()); }
 
@@ -344,6 +346,15 @@ void Launches::Drain(Millis limit, std::function<void()> done) {
   drained_ = std::move(done);
   (void)scheduler_.RunAfter(limit, lifeline_.Guard([this] {
     for (auto& [job_id, launch] : launches_) KillAll(launch);
+    // One that cannot die now (its disk does not answer) keeps no executor and no goodbye waiting.
+    (void)scheduler_.RunAfter(kDeathLimit, lifeline_.Guard([this] {
+      if (!drained_) return;
+      log::Warning(
+          "launched processes have not ended {} s after they were killed: this worker "
+          "ends without them",
+          kDeathLimit.count() / 1'000);
+      std::exchange(drained_, nullptr)();
+    }));
   }));
   FinishDrain();
 }

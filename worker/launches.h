@@ -113,7 +113,7 @@ class Launches {
 
   // This worker was asked to end: so are its processes, and nothing new begins.
   void NoteDraining();
-  // Calls `done` when no process runs; after `limit` they are killed.
+  // Calls `done` when no process runs; after `limit` they are killed, and 2 s later nobody waits.
   void Drain(Millis limit, std::function<void()> done);
 
  private:

@@ -216,12 +216,13 @@ ClosureDispatcher::Outcome ClosureDispatcher::OnResult(WorkerHandle handle,
     if (outcome != Outcome::kAgain) Remember(handle, result);
     return outcome;
   }
+  // First: where there is no memory for it, the closure is in flight as before.
+  if (IsWanted(*record)) results_.SetValue(record->result, result.value);
   NoteRun(*record, result.run);
   TakeFromFlight(*record);
   suspects_.OnSuccess(record->id);
   worker->back_off = std::chrono::milliseconds(0);
   ++succeeded_;
-  if (IsWanted(*record)) results_.SetValue(record->result, result.value);
   Settle(*record, true);
   Remember(handle, result);
   Refresh(handle.index);

@@ -117,6 +117,8 @@ class ClosureDispatcher {
   // cancelled; then what was queued is cancelled and the error cleared. None: no error, or
   // something is still in flight.
   std::optional<ClosureError> Raise();
+  // Fails the queue for what is no closure's own. Nothing, if it has failed.
+  void FailQueue(ClosureError error);
   bool failed() const { return error_.has_value(); }
   // What is queued will never be handed out: it waits for Raise() to be cancelled.
   bool stranded() const { return failed() && !ends_awaited(); }
@@ -294,7 +296,6 @@ class ClosureDispatcher {
                   const std::string& how);
   // Its own error, and the queue's if it is the first.
   void Fail(ClosureRecord& record, ClosureError error);
-  void FailQueue(ClosureError error);
   // Its end: the future's state is set already.
   void Settle(ClosureRecord& record, bool succeeded);
   bool ends_awaited() const {

@@ -73,6 +73,11 @@ std::vector<ClosureId> ClosureDispatcher::RemoveWorker(WorkerHandle handle, cons
   std::vector<ClosureId> ids;
   Worker* worker = Find(handle);
   if (worker == nullptr) return ids;
+  // Second executions, too, for the verdict: they go to nobody, and may be what ends executors.
+  std::vector<ClosureId> had;
+  for (const Extra& extra : extras_) {
+    if (extra.worker == handle && !extra.over) had.push_back(extra.closure);
+  }
   DropExtrasOf(handle);
   PutBackAll(*worker, ids);
   for (const ClosureId id : ids) {
@@ -80,7 +85,9 @@ std::vector<ClosureId> ClosureDispatcher::RemoveWorker(WorkerHandle handle, cons
     if (record == nullptr || record->state != ClosureState::kQueued) continue;
     if (record->suspect || record->executions > 1) awaited_.Add(id, handle.index);
   }
-  worker->had = ids;
+  had.insert(had.end(), ids.begin(), ids.end());
+  std::ranges::sort(had);
+  worker->had = std::move(had);
   worker->here = false;
   if (worker->held) --holds_;
   worker->held = false;

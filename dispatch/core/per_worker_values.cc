@@ -8,7 +8,7 @@ ClosureId PerWorkerValues::Create(std::uint32_t function, std::span<const std::b
   const ClosureId id = last_ = last_.Next();
   Value& value = values_[id];
   value.function = function;
-  value.arguments.assign(arguments.begin(), arguments.end());
+  value.arguments = KeptBytes::CopyOf(arguments);
   value.places.resize(workers_.size());
   for (std::size_t i = 0; i < workers_.size(); ++i) {
     value.places[i].result = results_.Create();
@@ -80,7 +80,7 @@ std::optional<Assignment> PerWorkerValues::Next(std::uint32_t worker, std::uint6
                    .function = value.function,
                    .arguments = value.arguments};
   if (place.sequence > 0) {
-    sending_ = value.arguments;
+    sending_.assign(value.arguments.begin(), value.arguments.end());
     AppendBookmark(place.sequence, place.bookmark, sending_);
     build.flags = kFlagBookmark;
     build.arguments = sending_;

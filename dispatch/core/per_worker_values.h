@@ -103,7 +103,7 @@ class PerWorkerValues {
   };
   struct Value {
     std::uint32_t function = 0;
-    std::vector<std::byte> arguments;
+    KeptBytes arguments;        // one copy, for all links
     std::vector<Place> places;  // by worker
     std::uint64_t turns = 0;    // that were taken
     std::set<std::uint64_t> returned;

@@ -1,5 +1,6 @@
 #include "services/executor/seats.h"
 
+#include <cstdint>
 #include <utility>
 #include <vector>
 
@@ -42,10 +43,11 @@ Seats::Seats(const v1::StartExecutor& start, net::Listener listener,
 // Generations only rise: one that is not newer than the last is over. Where a member was lost, what
 // still waits in older groups is ended first.
 Status Seats::Form(const v1::JoinGroup& request) {
-  const auto rank = static_cast<int>(request.rank());
   const Generation generation(request.generation());
-  if (rank >= request.members_size() ||
-      Incarnation(request.members(rank).executor()) != executor_) {
+  // A rank beyond the members may be beyond int, too.
+  const bool among = request.rank() < static_cast<std::uint32_t>(request.members_size());
+  const int rank = among ? static_cast<int>(request.rank()) : 0;
+  if (!among || Incarnation(request.members(rank).executor()) != executor_) {
     return Aborted("generation {} of {} does not mean executor {}", generation, name_, executor_);
   }
   {

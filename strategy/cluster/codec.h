@@ -252,4 +252,33 @@ struct Codec<T> {
   }
 };
 
+namespace internal {
+
+// So many bytes at least a value would be, without writing it; 0: only its Codec knows.
+template <class T>
+std::size_t least_bytes(const T& value) {
+  if constexpr (std::is_same_v<T, torch::Tensor>) {
+    return value.defined() && value.layout() == torch::kStrided ? value.nbytes() : 0;
+  } else if constexpr (nest::IsTuple<T>::value) {
+    return std::apply(
+        [](const auto&... each) { return (std::size_t{0} + ... + least_bytes(each)); }, value);
+  } else if constexpr (nest::IsVector<T>::value) {
+    if constexpr (PlainBytes<typename T::value_type>) {
+      return value.size() * sizeof(typename T::value_type);
+    } else {
+      std::size_t bytes = 0;
+      for (const auto& each : value) bytes += least_bytes(each);
+      return bytes;
+    }
+  } else if constexpr (nest::IsMap<T>::value) {
+    std::size_t bytes = 0;
+    for (const auto& [key, each] : value) bytes += least_bytes(each);
+    return bytes;
+  } else {
+    return 0;
+  }
+}
+
+}  // namespace internal
+
 }  // namespace muster

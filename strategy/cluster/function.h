@@ -231,12 +231,16 @@ template <class... P, class... Given>
 inline constexpr bool kTakes<std::tuple<P...>, Given...> =
     (P::template takes<std::remove_cvref_t<Given>>() && ...);
 
-// For PerWorkerValues::fetch(). What is too long for that is of use on its worker all the same.
+// For PerWorkerValues::fetch(). What is too long for that is of use on its worker all the same; it
+// may fill the worker's memory, which has no room for it as bytes.
 template <class Value>
 void write_built(const Value& value, Bytes& to) {
-  to.push_back(kValueFollows);
-  Codec<Value>::write(value, to);
-  if (to.size() > kLongestValue) to.assign(1, kTooLong);
+  if (least_bytes(value) < kLongestValue) {
+    to.push_back(kValueFollows);
+    Codec<Value>::write(value, to);
+    if (to.size() <= kLongestValue) return;
+  }
+  to = Bytes(1, kTooLong);
 }
 
 // What a function's result is on the worker: bytes for the driver, an object of a build. False: it

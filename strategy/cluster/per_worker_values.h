@@ -93,9 +93,9 @@ class PerWorkerValues {
 
   // What each worker's function has returned, in the order of tasks; waits until all are built. A
   // worker that has not been connected yet has none and is left out: later there may be more.
-  //   The first error of a build, as ClosureError.  ClosureAbortedError: a worker is lost.
-  //   DEADLINE_EXCEEDED: says which worker is waited for.  RESOURCE_EXHAUSTED: one has more than
-  //   128 MiB, which closures of its worker can use, and no other process.
+  //   The first error of a build, as ClosureError.  ClosureAbortedError: a worker is lost, or was
+  //   drained, until it is back.  DEADLINE_EXCEEDED: says which worker is waited for.
+  //   RESOURCE_EXHAUSTED: one has more than 128 MiB, which closures of its worker alone can use.
   std::vector<T> fetch(const internal::Deadline& deadline = std::nullopt) const
     requires Travels<T>
   {

@@ -30,7 +30,9 @@ void AddScores(const float* outputs, const float* labels, std::size_t n, v1::Met
   if (negative.empty()) negative.Resize(kAucBuckets, 0);
   for (std::size_t i = 0; i < n; ++i) {
     const double score = 1.0 / (1.0 + std::exp(-static_cast<double>(outputs[i])));
-    const auto bucket = std::min(kAucBuckets - 1, static_cast<std::size_t>(score * kAucBuckets));
+    // What is no number counts as the lowest score, as in a program's AUC.
+    const double place = score >= 0 ? score * kAucBuckets : 0;
+    const auto bucket = std::min(kAucBuckets - 1, static_cast<std::size_t>(place));
     auto& counts = labels[i] > 0.5f ? positive : negative;
     ++counts[static_cast<int>(bucket)];
   }

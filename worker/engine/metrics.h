@@ -15,7 +15,7 @@ namespace muster::engine {
                                         std::size_t rows, std::size_t classes);
 // Outputs above 0 where the label is above 0.5, and the reverse.
 [[nodiscard]] std::uint64_t CountSigns(const float* outputs, const float* labels, std::size_t n);
-// Adds n scores, sigmoid(output), to the AUC's buckets.
+// Adds n scores, sigmoid(output), to the AUC's buckets; of an output that is no number the lowest.
 void AddScores(const float* outputs, const float* labels, std::size_t n, v1::MetricSums& sums);
 
 }  // namespace muster::engine

@@ -38,14 +38,15 @@ void EachNode(const torch::jit::Block& block, const Visit& visit) {
   }
 }
 
-// "layer.weight" for the attribute `name` of the module that `value` stands for.
-std::string PathOf(const Value* value, const std::string& name) {
+// "layer.weight" for the attribute `name` of the part of `self` that `value` stands for. Empty: it
+// is no part of it, but an object that the function has made.
+std::string PathOf(const Value* self, const Value* value, const std::string& name) {
   std::string path = name;
   while (value->node()->kind() == c10::prim::GetAttr) {
     path.insert(0, value->node()->s(c10::attr::name) + ".");
     value = value->node()->input(0);
   }
-  return path;
+  return value == self ? path : std::string();
 }
 
 // `first`: how many leading arguments are bound otherwise (self).
@@ -136,14 +137,16 @@ class TorchScriptNetwork final : public Network {
   }
 
   void FindAttributeUse(const Graph& graph) {
+    const Value* const self = graph.inputs()[0];
     std::set<std::string> read, assigned;
     EachNode(*graph.block(), [&](const Node& node) {
       if (node.kind() == c10::prim::GetAttr) {
-        read.insert(PathOf(node.input(0), node.s(c10::attr::name)));
+        read.insert(PathOf(self, node.input(0), node.s(c10::attr::name)));
       } else if (node.kind() == c10::prim::SetAttr) {
-        assigned.insert(PathOf(node.input(0), node.s(c10::attr::name)));
+        assigned.insert(PathOf(self, node.input(0), node.s(c10::attr::name)));
       }
     });
+    assigned.erase("");
     for (const NamedTensor& buffer : buffers()) assigned.erase(buffer.name);
     assigned_.assign(assigned.begin(), assigned.end());
     for (const NamedTensor& parameter : parameters_) {

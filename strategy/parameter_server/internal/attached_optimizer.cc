@@ -12,6 +12,7 @@
 #include "strategy/base/internal/raise.h"
 #include "strategy/base/internal/shape_text.h"
 #include "strategy/parameter_server/internal/closure_session.h"
+#include "strategy/train/internal/optimizer_slots.h"
 #include "strategy/train/internal/optimizer_state.h"
 #include "strategy/values/sparse.h"
 #include "strategy/variables/internal/ordinary.h"
@@ -157,6 +158,10 @@ AttachedOptimizer::AttachedOptimizer(const torch::optim::OptimizerOptions& optio
   }
 }
 
+void AttachedOptimizer::Release() const {
+  for (RemoteComponent* const component : components_) component->ReleaseOptimizer();
+}
+
 void AttachedOptimizer::Attach() const {
   const std::shared_ptr<PsConnection> connection = components_[0]->connection();
   {
@@ -280,11 +285,7 @@ void AttachedOptimizer::Check(const std::map<std::string, torch::Tensor>& values
         continue;
       }
       ++there;
-      const torch::Tensor& value = found->second;
-      const bool count = slot == kCount;
-      if (count ? value.numel() == 1 : value.sizes().equals(sizes)) continue;
-      raise(InvalidArgument("optimizer state {} has shape {}, needed is {}", name, ShapeText(value),
-                            count ? "one number" : ShapeText(sizes)));
+      CheckSlot(name, found->second, sizes, slot == kCount);
     }
     known += there;
     if (there == 0 || missing.empty()) continue;

@@ -30,6 +30,9 @@ class AttachedOptimizer final : public SavedState {
   double learning_rate() const { return learning_rate_; }
   const std::vector<Variable>& variables() const { return variables_; }
   void Apply(const std::vector<VariableGradient>& gradients, double learning_rate);
+  // Its variables may have another optimizer: one of the same options, where the servers have this
+  // one. Nobody uses it any more.
+  void Release() const;
 
   std::vector<std::string> Names() const override;
   std::map<std::string, torch::Tensor> Values() const override;

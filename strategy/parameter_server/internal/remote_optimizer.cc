@@ -14,7 +14,8 @@
 namespace muster::internal {
 
 // Takes libtorch's optimizer apart into its groups and attaches one optimizer for each; a variable
-// that another one has is found before the servers hear of its group.
+// that another one has is found before the servers hear of its group. One that fails lets go of the
+// variables of the groups before it.
 RemoteOptimizer::RemoteOptimizer(std::shared_ptr<ModuleState> module, const MakeOptimizer& make,
                                  const OptimizerOptions& how)
     : module_(std::move(module)), how_(how), chosen_(TrainedParameters(*module_)) {
@@ -29,20 +30,25 @@ RemoteOptimizer::RemoteOptimizer(std::shared_ptr<ModuleState> module, const Make
     (void)OptimizerSpecOf(of_theirs.options());
     RequireLearningRate(of_theirs.options().get_lr());
   }
-  for (const torch::optim::OptimizerParamGroup& of_theirs : theirs->param_groups()) {
-    Group group;
-    std::vector<Variable> variables;
-    for (const torch::Tensor& parameter : of_theirs.params()) {
-      const auto at = std::ranges::find_if(
-          own, [&](const torch::Tensor& one) { return one.is_same(parameter); });
-      const std::size_t place = chosen_[static_cast<std::size_t>(at - own.begin())];
-      group.places.push_back(place);
-      variables.push_back(module_->parameters[place]);
+  try {
+    for (const torch::optim::OptimizerParamGroup& of_theirs : theirs->param_groups()) {
+      Group group;
+      std::vector<Variable> variables;
+      for (const torch::Tensor& parameter : of_theirs.params()) {
+        const auto at = std::ranges::find_if(
+            own, [&](const torch::Tensor& one) { return one.is_same(parameter); });
+        const std::size_t place = chosen_[static_cast<std::size_t>(at - own.begin())];
+        group.places.push_back(place);
+        variables.push_back(module_->parameters[place]);
+      }
+      group.optimizer =
+          std::make_shared<AttachedOptimizer>(of_theirs.options(), std::move(variables));
+      rates_->rates.push_back(group.optimizer->learning_rate());
+      groups_.push_back(std::move(group));
     }
-    group.optimizer =
-        std::make_shared<AttachedOptimizer>(of_theirs.options(), std::move(variables));
-    rates_->rates.push_back(group.optimizer->learning_rate());
-    groups_.push_back(std::move(group));
+  } catch (...) {
+    for (const Group& group : groups_) group.optimizer->Release();
+    throw;
   }
 }
 

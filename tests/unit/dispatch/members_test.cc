@@ -46,5 +46,26 @@ TEST_CASE("what is said of an executor that is gone leaves its successor alone",
   CHECK(lost == std::vector<std::pair<std::string, Incarnation>>{{"worker:0", kNow}});
 }
 
+TEST_CASE("a look at a value that a worker has not built says no more than that",
+          "[dispatch][unit]") {
+  Program program;
+  RunningExecutor executor(program.functions, net::LinkKind::kUnix);
+  Driver driver(DriverOptions(program.functions));
+  REQUIRE(ConnectTo(driver, "worker:0", executor).ok());
+  REQUIRE(driver.Schedule(program.wait, {}, Soon()).ok());
+  program.gate.AwaitArrivals(1);
+  // Behind what runs: a build is alone.
+  const ClosureId value = *driver.CreatePerWorker(program.build, BytesOfValue(1));
+
+  const Status look = driver.AwaitPerWorker(value, "worker:0", TimePoint::min()).status();
+  const Status wait =
+      driver.AwaitPerWorker(value, "worker:0", std::chrono::steady_clock::now()).status();
+
+  CHECK(ToString(look) == "DEADLINE_EXCEEDED: the value of worker:0 is not built");
+  CHECK(Message(wait) == "the value of worker:0 is not built: 0 queued, 1 in flight on worker:0");
+  program.gate.Open();
+  CHECK(driver.AwaitPerWorker(value, "worker:0", Soon()).ok());
+}
+
 }  // namespace
 }  // namespace muster::dispatch

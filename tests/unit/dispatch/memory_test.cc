@@ -1,5 +1,7 @@
 // What driver and executors keep of closures that are over: nothing.
 #include <fstream>
+#include <new>
+#include <utility>
 
 #include <unistd.h>
 
@@ -64,6 +66,41 @@ TEST_CASE("a million closures leave nothing behind in driver and executors", "[d
 #endif
 }
 
+// Where a frame is taken apart there is no memory, once.
+struct OnceNoMemory final : DriverWatcher {
+  void OnRequeued(const std::string&, std::span<const ClosureId>) override {}
+  void OnReturned(const std::string&, ClosureId, const Status&) override {
+    if (!std::exchange(thrown, true)) throw std::bad_alloc();
+  }
+  void OnGivenAgain(const std::string&, ClosureId) override {}
+  bool thrown = false;
+};
+
+TEST_CASE("a driver that finds no memory for a result says so and is as good as new",
+          "[dispatch][unit]") {
+  FunctionTable functions;
+  const std::uint32_t none = functions.Add("none", [](ClosureContext&) { return Ok(); });
+  const std::uint32_t away = functions.Add("away", [](ClosureContext& context) {
+    context.Blame(Origin::kWorker, Phase::kRun, "");
+    return Unavailable("not now");
+  });
+  OnceNoMemory watcher;
+  Driver::Options options = DriverOptions(functions);
+  options.watcher = &watcher;
+  RunningExecutor executor(functions, net::LinkKind::kUnix);
+  Driver driver(std::move(options));
+  REQUIRE(ConnectTo(driver, "worker:0", executor).ok());
+  REQUIRE(driver.Schedule(away, {}, Soon()).ok());
+
+  const Status joined = driver.Join(Soon());
+
+  CHECK(joined.code() == StatusCode::kResourceExhausted);
+  CHECK(Message(joined).find("no memory for what worker:0 has sent") != std::string::npos);
+  REQUIRE(ConnectTo(driver, "worker:1", executor).ok());
+  REQUIRE(driver.Schedule(none, {}, Soon()).ok());
+  CHECK(driver.Join(Soon()).ok());
+}
+
 TEST_CASE("262,144 queued closures of 64 bytes and a future each take less than 300 MiB",
           "[dispatch][unit]") {
   constexpr int kClosures = 262'144;
@@ -89,6 +126,28 @@ TEST_CASE("262,144 queued closures of 64 bytes and a future each take less than 
   CHECK(before > 0);
   CHECK(after < before + kMostGrowth);
 #endif
+}
+
+TEST_CASE("a worker that joins builds more per-worker values than a link keeps of closures",
+          "[dispatch][unit]") {
+  FunctionTable functions;
+  const std::uint32_t build = functions.Add("build", [](ClosureContext& context) {
+    context.Build(std::make_shared<std::size_t>(context.arguments().size()));
+    return Ok();
+  });
+  const std::vector<std::byte> table(std::size_t{80} << 20);
+  Driver::Options options = DriverOptions(functions);
+  options.dispatch.argument_bytes = 1'024;
+  RunningExecutor executor(functions, net::LinkKind::kUnix);
+  Driver driver(std::move(options));
+  const ClosureId first = *driver.CreatePerWorker(build, table);
+  const ClosureId second = *driver.CreatePerWorker(build, table);
+
+  REQUIRE(ConnectTo(driver, "worker:0", executor).ok());
+
+  CHECK(ToString(driver.AwaitPerWorker(first, "worker:0", Soon()).status()) == "OK");
+  CHECK(ToString(driver.AwaitPerWorker(second, "worker:0", Soon()).status()) == "OK");
+  CHECK(driver.counts().losses == 0);
 }
 
 TEST_CASE("arguments of closures that wait take 256 MiB, then schedule waits", "[dispatch][unit]") {

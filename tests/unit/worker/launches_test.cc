@@ -369,7 +369,12 @@ TEST_CASE_METHOD(LaunchesFixture, "A worker that is asked to end asks its proces
   scheduler.Advance(Millis(500));
   CHECK(io.killed == std::vector<LaunchedId>{io.started[1]});
   CHECK_FALSE(done);
-  Ends(1);
+  SECTION("and waits for their ends") { Ends(1); }
+  SECTION("but not for one that cannot die") {
+    scheduler.Advance(Millis(1'900));
+    CHECK_FALSE(done);
+    scheduler.Advance(Millis(200));
+  }
   CHECK(done);
 }
 

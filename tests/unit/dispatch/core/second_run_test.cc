@@ -132,6 +132,37 @@ TEST_CASE("when one of two executions is lost the other one goes on", "[dispatch
   CHECK(bench.dispatcher.idle());
 }
 
+TEST_CASE("a closure is blamed for the executor that its second execution ends",
+          "[dispatch][unit]") {
+  SecondBench bench;
+  const auto both = bench.RunTwice();
+  const auto crash = [&](const WorkerHandle& worker) {
+    const std::vector<ClosureId> running = {ClosureId(both.first.closure)};
+    return bench.dispatcher.CrashWorker(worker == bench.first ? "worker:0" : "worker:1", "SIGSEGV",
+                                        Suspects::Cause::kItself, running);
+  };
+
+  const auto ended = crash(both.second.worker);
+
+  CHECK(ended.requeued.empty());
+  CHECK(NumbersOf(ended.had) == std::vector{both.first.closure});
+  SECTION("no other one is lost to it while it runs, and its success clears it") {
+    bench.dispatcher.AddWorker("worker:2", Incarnation(1), 1);
+    bench.now += 1h;
+    CHECK(bench.Pump().empty());
+    CHECK(bench.Done(both.first, "there") == Bench::Outcome::kDone);
+    for (int i = 0; i < 2; ++i) bench.Schedule();
+    CHECK(bench.Pump().size() == 2);
+  }
+  SECTION("it is given up as soon as one that had no second execution") {
+    CHECK_FALSE(crash(both.first.worker).given_up);
+    bench.first = bench.dispatcher.AddWorker("worker:0", Incarnation(2), 1);
+    const std::vector<Sent> third = bench.Pump();
+    REQUIRE(third.size() == 1);
+    CHECK(crash(third[0].worker).given_up == ClosureId(both.first.closure));
+  }
+}
+
 TEST_CASE("an error is raised when both executions of what has failed or was cancelled have ended",
           "[dispatch][unit]") {
   SecondBench bench;

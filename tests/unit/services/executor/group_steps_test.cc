@@ -276,6 +276,11 @@ TEST_CASE("a group that does not find together says who has not come; an older o
   CHECK(Message(alone).find("worker:2") != std::string::npos);
   request.mutable_members(0)->set_executor(7);
   CHECK(a.steps().Join(request).status().code() == StatusCode::kAborted);
+  request.mutable_members(0)->set_executor(a.number());
+  for (const std::uint32_t rank : {2U, std::numeric_limits<std::uint32_t>::max()}) {
+    request.set_rank(rank);
+    CHECK(a.steps().Join(request).status().code() == StatusCode::kAborted);
+  }
   // The group before it goes on.
   CHECK_FALSE(LossesOf(a, 1, 3).empty());
 }

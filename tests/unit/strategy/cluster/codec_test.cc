@@ -3,6 +3,7 @@
 
 #include <limits>
 
+#include "strategy/cluster/function.h"
 #include "strategy/values/sparse.h"
 #include "tests/support/catch.h"
 #include "tests/unit/strategy/errors.h"
@@ -18,7 +19,17 @@ struct Pixel {
   bool operator==(const Pixel&) const = default;
 };
 enum class Color { kRed, kBlue };
+// It has been written so often.
+struct Counted {
+  int* written = nullptr;
+};
 }  // namespace codec_test
+
+template <>
+struct muster::Codec<codec_test::Counted> {
+  static void write(const codec_test::Counted& value, Bytes&) { ++*value.written; }
+  static codec_test::Counted read(ByteReader&) { return {}; }
+};
 
 template <>
 struct muster::NestFields<codec_test::Batch> {
@@ -110,6 +121,30 @@ TEST_CASE("rows, replicas and aggregates travel, sparse tensors say how they wou
   Bytes bytes;
   CHECK(testing::throws(ErrorCode::kInvalidArgument, "IndexedSlices",
                         [&] { Codec<torch::Tensor>::write(to_sparse(slices), bytes); }));
+}
+
+TEST_CASE("a worker's value that is known to be too long is not written at all",
+          "[strategy][unit]") {
+  constexpr auto kLongest = static_cast<std::int64_t>(internal::kLongestValue);
+  int written = 0;
+  using Value = std::tuple<Counted, std::vector<torch::Tensor>, std::map<int, std::vector<float>>>;
+  const Value small({&written}, {torch::ones({2, 3})}, {{1, {1, 2}}});
+  const Value large({&written}, {torch::ones({2}), torch::empty({kLongest}, torch::kByte)}, {});
+  Bytes bytes;
+
+  internal::write_built(large, bytes);
+
+  REQUIRE(bytes.size() == 1);
+  CHECK(bytes[0] == internal::kTooLong);
+  CHECK(written == 0);
+  // Those of others only their Codec knows.
+  CHECK(internal::least_bytes(small) == 32);
+  CHECK(internal::least_bytes(std::string("words")) == 0);
+  bytes.clear();
+  internal::write_built(small, bytes);
+  CHECK(written == 1);
+  CHECK(bytes.size() > 32);
+  CHECK(bytes[0] == internal::kValueFollows);
 }
 
 TEST_CASE("sizes that no memory has are refused before memory is asked for", "[strategy][unit]") {

@@ -377,5 +377,19 @@ TEST_CASE("an optimizer's groups have options of their own on the servers", "[st
   CHECK(shared_net->variable("fc2.weight").value().equal(second));
 }
 
+TEST_CASE("an optimizer that one of its groups cannot have leaves the others their variables",
+          "[strategy][unit]") {
+  ModuleFixture fixture;
+  shared_net = fixture.strategy.distribute(Net());
+  const ServerOptimizer other(optim::SGDOptions(1), {shared_net->variable("fc1.bias")});
+  const std::vector<ParameterGroup<optim::SGDOptions>> groups{{{"fc2"}, optim::SGDOptions(0.1)}};
+
+  CHECK(throws(ErrorCode::kFailedPrecondition, "has an optimizer already", [&] {
+    (void)fixture.strategy.optimizer<optim::SGD>(*shared_net, groups, optim::SGDOptions(0.1));
+  }));
+
+  CHECK(ServerOptimizer(optim::SGDOptions(1), {shared_net->variable("fc2.bias")}).valid());
+}
+
 }  // namespace
 }  // namespace muster

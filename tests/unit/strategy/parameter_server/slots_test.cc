@@ -104,5 +104,26 @@ TEST_CASE("slots that do not fit change nothing", "[strategy][unit]") {
   CHECK(training.w.value().equal(w));
 }
 
+TEST_CASE("a count of updates below zero is refused and changes nothing", "[strategy][unit]") {
+  const testing::TempFolder folder;
+  const std::string saved = folder / "saved";
+  {
+    Checkpoint wrong;
+    wrong.create("w", torch::zeros({7, 2}));
+    wrong.create("w/slot/exp_avg", torch::zeros({7, 2}));
+    wrong.create("w/slot/exp_avg_sq", torch::zeros({7, 2}));
+    wrong.create("w/slot/step", std::int64_t{-3});
+    wrong.save(saved);
+  }
+  Training training(2, optim::AdamOptions(0.01));
+  training.Train(1, 1);
+  const torch::Tensor w = training.w.value();
+
+  CHECK(throws(ErrorCode::kInvalidArgument, "optimizer state w/slot/step is -3",
+               [&] { training.checkpoint.restore(saved); }));
+
+  CHECK(training.w.value().equal(w));
+}
+
 }  // namespace
 }  // namespace muster

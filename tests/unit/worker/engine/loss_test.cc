@@ -1,4 +1,5 @@
 #include <cmath>
+#include <limits>
 
 #include "common/messages/metric_sums.h"
 #include "tests/support/catch.h"
@@ -150,6 +151,16 @@ TEST_CASE("the AUC of buckets is that of the scores", "[engine][unit]") {
 
   // Pairs (positive, negative): 0 beats -2 -1, ties 0, loses to 2; 1 beats -2 -1 0, loses to 2.
   CHECK(AreaUnderCurve(sums) == Approx((2.5 + 3) / 8));
+}
+
+TEST_CASE("a score that is no number is the lowest", "[engine][unit]") {
+  v1::MetricSums sums;
+  const std::vector<float> scores{std::numeric_limits<float>::quiet_NaN(), -2};
+  const std::vector<float> labels{1, 0};
+  AddScores(scores.data(), labels.data(), scores.size(), sums);
+
+  CHECK(sums.auc_positive(0) == 1);
+  CHECK(AreaUnderCurve(sums) == 0);
 }
 
 TEST_CASE("the BLAS is told from what is mapped, and the reference one is called slow",
