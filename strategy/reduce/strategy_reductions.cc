@@ -63,6 +63,12 @@ torch::Tensor ReduceEverywhere(collectives::Group& between, ReduceOp op,
   return internal::mean_of(total, static_cast<double>(values.size()) * between.size());
 }
 
+// How often a process of several brings what is one object on all its replicas. To a mean as often
+// as it has replicas, for the others may bring a value of each; the mean stays what it is.
+std::size_t CountOfOne(ReduceOp op, const Strategy& strategy) {
+  return op == ReduceOp::kMean ? static_cast<std::size_t>(strategy.num_local_replicas()) : 1;
+}
+
 }  // namespace
 
 CrossDeviceOps& Strategy::cross_device_ops() const {
@@ -118,7 +124,8 @@ IndexedSlices Strategy::reduce_slices(ReduceOp op, const std::vector<IndexedSlic
     return values[0];
   }
   if (::muster::collectives::Group* const between = collectives()) {
-    all = internal::slices_of_all(*between, "reduce of IndexedSlices", values);
+    all.resize(std::max(all.size(), CountOfOne(op, *this)), values[0]);
+    all = internal::slices_of_all(*between, "reduce of IndexedSlices", all);
   }
   if (all.size() == 1) {
     const IndexedSlices sum = aggregate(all);
@@ -128,7 +135,15 @@ IndexedSlices Strategy::reduce_slices(ReduceOp op, const std::vector<IndexedSlic
   return cross_device_ops().reduce(op, PerReplica<IndexedSlices>(all), CurrentDevice())[0];
 }
 
+// Other processes may have values and be about to reduce: they hear that there are none here.
 void Strategy::raise_undistributed() const {
+  if (::muster::collectives::Group* const between = collectives()) {
+    try {
+      const std::vector<torch::Tensor> none(static_cast<std::size_t>(num_local_replicas()));
+      (void)internal::values_of_all(*between, "reduce", none);
+    } catch (const Error&) {  // why there are none says more
+    }
+  }
   raise(InvalidArgument(
       "A non-DistributedValues value cannot be reduced with the given reduce op SUM over {} "
       "replicas: every replica holds this one object; use MEAN, or a value that run() returned",
@@ -141,7 +156,9 @@ void Strategy::refuse_gather_of_slices() {
 
 torch::Tensor Strategy::reduce_undistributed(ReduceOp op, const torch::Tensor& value,
                                              const Axes& axes) const {
-  if (takes_plain_values()) return reduce_components(op, {value}, axes);
+  if (takes_plain_values()) {
+    return reduce_components(op, std::vector<torch::Tensor>(CountOfOne(op, *this), value), axes);
+  }
   if (num_replicas_in_sync() > 1 && op == ReduceOp::kSum) {
     raise_undistributed();
   }

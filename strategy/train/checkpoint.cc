@@ -174,18 +174,17 @@ struct RestoreStatus::Impl {
   // Takes the values, and writes them meanwhile where this process does.
   void Begin(const std::string& directory, std::uint64_t at_step) const MUSTER_REQUIRES(saving) {
     Wait();
-    std::vector<Named> values;
-    CheckpointJob of;
-    {
-      const MutexLock lock(mutex);
-      values = Collect();
-      of = job;
-    }
+    std::vector<Named> values = Collect();
     if (!Writes()) {  // what there was to do is done
       std::promise<void> done;
       done.set_value();
       save = done.get_future().share();
       return;
+    }
+    CheckpointJob of;
+    {
+      const MutexLock lock(mutex);
+      of = job;
     }
     try {
       save = std::async(std::launch::async, [=, values = std::move(values)] {
@@ -218,13 +217,21 @@ struct RestoreStatus::Impl {
     return nullptr;
   }
 
-  std::vector<Named> Collect() const MUSTER_REQUIRES(mutex) {
+  // Not under the lock: of several processes it may wait for the others.
+  std::vector<Named> Collect() const {
+    std::map<std::string, Variable> all;
+    std::vector<TrackedState> all_states;
+    {
+      const MutexLock lock(mutex);
+      all = variables;
+      all_states = states;
+    }
     std::vector<Named> values;
     const torch::NoGradGuard no_grad;
-    for (const auto& [name, variable] : variables) {
+    for (const auto& [name, variable] : all) {
       values.push_back({name, internal::plain_of(variable.state()->ReadAcross().to(torch::kCPU))});
     }
-    for (const TrackedState& tracked : states) {
+    for (const TrackedState& tracked : all_states) {
       for (const auto& [name, value] : tracked.state->Values()) {
         values.push_back({tracked.prefix + name, internal::plain_of(value.to(torch::kCPU))});
       }
@@ -415,10 +422,11 @@ void Checkpoint::wait() const {
 }
 
 // Reads and checks everything first, and writes into variables and optimizers only when all of it
-// fits: a checkpoint that does not fit changes nothing.
+// fits: a checkpoint that does not fit changes nothing. No save takes values meanwhile.
 RestoreStatus Checkpoint::restore(const std::string& directory) {
   RequireOutsideReplicas("Checkpoint::restore()");
-  wait();
+  const MutexLock saving(impl_->saving);
+  impl_->Wait();
   auto opened = storage::Checkpoint::Open(directory);
   raise_unless_ok(opened.status());
   std::map<std::string, DType> saved;

@@ -221,10 +221,14 @@ void ModuleState::Load(const std::string& path) const {
   Sync();
 }
 
+// Each process looks at its own copies, then the first one writes.
 void ModuleState::Save(const std::string& path) const {
   RequireCrossReplica(*strategy, "save()", "it outside run()");
-  (void)Here();
-  ShowMeans();
+  collectives::Group* const between = strategy->collectives();
+  brought_by(between, [&] {
+    (void)Here();
+    ShowMeans();
+  });
   const auto write = [&] {
     try {
       torch::serialize::OutputArchive archive;
@@ -238,7 +242,6 @@ void ModuleState::Save(const std::string& path) const {
                     torchs == nullptr ? error.what() : torchs->what_without_backtrace()));
     }
   };
-  collectives::Group* const between = strategy->collectives();
   if (between == nullptr) return write();
   done_by_first(*between, "save of module " + name, write);
 }

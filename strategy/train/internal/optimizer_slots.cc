@@ -1,5 +1,6 @@
 #include "strategy/train/internal/optimizer_slots.h"
 
+#include <cmath>
 #include <sstream>
 #include <type_traits>
 #include <utility>
@@ -175,6 +176,24 @@ void ReadSlotsInto(Optimizer& optimizer, const std::vector<torch::Tensor>& param
   }
 }
 
+void CheckSlot(const std::string& name, const torch::Tensor& value, at::IntArrayRef sizes,
+               bool count) {
+  if (value.defined() && value.layout() != torch::kStrided) {
+    raise(InvalidArgument("optimizer state {} is sparse: give to_dense() of it", name));
+  }
+  if (!value.defined() || (count ? value.numel() != 1 : !value.sizes().equals(sizes))) {
+    raise(InvalidArgument("optimizer state {} has shape {}, needed is {}", name,
+                          value.defined() ? ShapeText(value) : "of nothing",
+                          count ? "one number" : ShapeText(sizes)));
+  }
+  if (!count) return;
+  const bool real = !torch::isComplexType(value.scalar_type());
+  const double number = real ? value.item<double>() : -1;
+  if (number >= 0 && number < 0x1p63 && number == std::floor(number)) return;
+  raise(InvalidArgument("optimizer state {} is {}: steps are counted in whole numbers from 0 on",
+                        name, real ? fmt::format("{}", number) : "complex"));
+}
+
 void CheckSlots(const Optimizer& optimizer, const std::vector<torch::Tensor>& parameters,
                 const std::vector<std::string>& names,
                 const std::map<std::string, torch::Tensor>& slots) {
@@ -192,14 +211,7 @@ void CheckSlots(const Optimizer& optimizer, const std::vector<torch::Tensor>& pa
         continue;
       }
       ++there;
-      const torch::Tensor& value = found->second;
-      const bool count = slot.step != nullptr;
-      if (!value.defined() || (count && value.numel() != 1) ||
-          (!count && !value.sizes().equals(parameters[i].sizes()))) {
-        raise(InvalidArgument("optimizer state {} has shape {}, needed is {}", name,
-                              value.defined() ? ShapeText(value) : "of nothing",
-                              count ? "one number" : ShapeText(parameters[i])));
-      }
+      CheckSlot(name, found->second, parameters[i].sizes(), slot.step != nullptr);
     }
     known += there;
     if (there > 0 && !missing.empty()) {

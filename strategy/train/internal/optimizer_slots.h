@@ -44,6 +44,10 @@ std::map<std::string, torch::Tensor> ReadSlots(torch::optim::Optimizer& optimize
 void ReadSlotsInto(torch::optim::Optimizer& optimizer, const std::vector<torch::Tensor>& parameters,
                    const std::vector<std::string>& names,
                    std::map<std::string, torch::Tensor>& slots);
+// INVALID_ARGUMENT: `value` is not what slot `name` may have: a dense tensor of these sizes, or, as
+// a count of steps, one whole number from 0 on.
+void CheckSlot(const std::string& name, const torch::Tensor& value, at::IntArrayRef sizes,
+               bool count);
 // INVALID_ARGUMENT: `slots` are not what ReadSlots() of such an optimizer may have returned.
 void CheckSlots(const torch::optim::Optimizer& optimizer,
                 const std::vector<torch::Tensor>& parameters, const std::vector<std::string>& names,

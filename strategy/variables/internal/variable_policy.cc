@@ -207,8 +207,11 @@ class OnRead : public VariablePolicy {
   torch::Tensor ReadAcross(VariableState& state) const override {
     collectives::Group* const between = state.strategy->collectives();
     if (between == nullptr) return state.Primary();
-    state.Sync();
-    const torch::Tensor first = value_of_first(*between, CallOf(state), state.at(0).Snapshot());
+    const torch::Tensor mine = brought_by(between, [&] {
+      state.Sync();
+      return state.at(0).Snapshot();
+    });
+    const torch::Tensor first = value_of_first(*between, CallOf(state), mine);
     return first.defined() ? first : state.Primary();  // none has one
   }
   torch::Tensor ReadHere(VariableState& state) const override { return state.Primary(); }
@@ -228,8 +231,11 @@ class OnRead : public VariablePolicy {
       (void)state.Primary();  // takes over what was done outside run()
       return Values(state);
     }
-    state.Sync();
-    return Required(state, values_of_all(*between, CallOf(state), Snapshots(state)));
+    const std::vector<torch::Tensor> mine = brought_by(between, [&] {
+      state.Sync();
+      return Snapshots(state);
+    });
+    return Required(state, values_of_all(*between, CallOf(state), mine));
   }
   // A sum of one is that one: nobody may get hold of a component's own storage to write in.
   static torch::Tensor Reduced(ReduceOp op, const std::vector<torch::Tensor>& values) {

@@ -3,10 +3,12 @@
 
 #include <filesystem>
 #include <fstream>
+#include <future>
 #include <thread>
 
 #include "common/storage/checkpoint.h"
 #include "muster/v1/checkpoint.pb.h"
+#include "strategy/train/internal/saved_state.h"
 #include "tests/support/catch.h"
 #include "tests/support/temp_folder.h"
 #include "tests/unit/strategy/variables/variable_support.h"
@@ -310,6 +312,38 @@ TEST_CASE("saves of several threads tell each its own error", "[strategy][unit]"
   }
   for (std::thread& thread : threads) thread.join();
   CHECK(own == std::vector<int>(kThreads, kSaves));
+}
+
+// Stands for what waits while it is saved: asks the checkpoint on another thread.
+struct AskingState final : internal::SavedState {
+  std::vector<std::string> Names() const override { return {"v/slot/asked"}; }
+  std::map<std::string, torch::Tensor> Values() const override {
+    step = std::async(std::launch::async, [this] { return checkpoint->step(); });
+    answered = step.wait_for(std::chrono::seconds(30)) == std::future_status::ready;
+    return {};
+  }
+  void Check(const std::map<std::string, torch::Tensor>&) const override {}
+  void Restore(const std::map<std::string, torch::Tensor>&) const override {}
+
+  const Checkpoint* checkpoint = nullptr;
+  mutable std::future<std::uint64_t> step;
+  mutable bool answered = false;
+};
+struct AskingOptimizer {
+  std::shared_ptr<const internal::SavedState> saved_state() const { return state; }
+  std::shared_ptr<AskingState> state = std::make_shared<AskingState>();
+};
+
+TEST_CASE("a checkpoint answers while it waits for the values that it saves", "[strategy][unit]") {
+  TempFolder directory;
+  const AskingOptimizer optimizer;
+  Checkpoint checkpoint({{"v", plain(1.0)}});
+  optimizer.state->checkpoint = &checkpoint;
+  checkpoint.track(optimizer);
+
+  checkpoint.save(directory.path());
+
+  CHECK(optimizer.state->answered);
 }
 
 TEST_CASE("a save that fails over a checkpoint leaves a whole one, however many have failed",

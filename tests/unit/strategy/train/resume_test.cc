@@ -205,6 +205,30 @@ TEST_CASE("what does not fit the optimizer is refused, and nothing is restored",
   CHECK(program.optimizer.state().empty());
 }
 
+TEST_CASE("steps that cannot be counted and sparse slots are refused and change nothing",
+          "[strategy][unit]") {
+  MirroredStrategy strategy({"CPU:0", "CPU:1"});
+  Adam program(strategy, float64_net(), 0.01);
+  program.Train(0, 2);
+  const auto before = program.optimizer.state();
+  const auto refused = [&](const std::string& slot, const torch::Tensor& value,
+                           const std::string& part) {
+    auto changed = before;
+    changed["second.bias/slot/" + slot] = value;
+    INFO(part);
+    CHECK(throws(ErrorCode::kInvalidArgument, "second.bias/slot/" + slot + " is " + part,
+                 [&] { program.optimizer.load_state(changed); }));
+  };
+
+  refused("step", torch::scalar_tensor(-1, torch::kLong), "-1");
+  refused("step", torch::scalar_tensor(1.5, torch::kDouble), "1.5");
+  refused("step", torch::scalar_tensor(1e30, torch::kDouble), "1e+30");
+  refused("exp_avg", torch::zeros({3}, torch::kFloat64).to_sparse(), "sparse");
+
+  const auto after = program.optimizer.state();
+  for (const auto& [name, value] : before) CHECK(after.at(name).equal(value));
+}
+
 TEST_CASE("two optimizers of one checkpoint need names that differ", "[strategy][unit]") {
   const TempFolder folder;
   MirroredStrategy strategy({"CPU:0", "CPU:1"});
