@@ -1,6 +1,7 @@
 // muster-bench allreduce: groups of processes on this host, over shared memory and over sockets,
 // beside memcpy, a bare ping-pong, and Open MPI and Gloo where Muster was built with them.
 #include <chrono>
+#include <cstdint>
 #include <cstdio>
 #include <cstring>
 #include <memory>
@@ -34,18 +35,28 @@ using Clock = std::chrono::steady_clock;
 
 double Seconds(Clock::duration duration) { return std::chrono::duration<double>(duration).count(); }
 
-Result<nlohmann::ordered_json> RunGroup(int ranks, Transport transport) {
+// Where the numbers lie that are summed.
+enum class In : std::uint8_t { kOrdinaryMemory, kCommonMemory };
+
+Result<nlohmann::ordered_json> RunGroup(int ranks, Transport transport,
+                                        In in = In::kOrdinaryMemory) {
   nlohmann::ordered_json figures;
   const auto rank = [&](Group& group) -> Status {
     CollectiveCalls calls;
     calls.size = group.size();
-    calls.all_reduce = [&](const std::vector<float>& values, std::vector<float>& sums) {
+    calls.all_reduce = [&](std::span<const float> values, std::span<float> sums) {
       const collectives::ReduceBuffer buffer{.type = DType::kFloat32,
                                              .shape = {static_cast<std::int64_t>(values.size())},
                                              .in = values.data(),
                                              .out = sums.data()};
       return group.AllReduce(collectives::Reduction::kSum, {&buffer, 1});
     };
+    if (in == In::kCommonMemory) {
+      calls.memory = [&](std::size_t count) -> Result<std::shared_ptr<float>> {
+        MUSTER_TRY_ASSIGN(const auto memory, group.AllocateCommon(count * sizeof(float)));
+        return std::shared_ptr<float>(memory, reinterpret_cast<float*>(memory.get()));
+      };
+    }
     calls.broadcast = [&](std::int64_t& number) {
       return group.Broadcast(std::as_writable_bytes(std::span(&number, 1)), 0);
     };
@@ -125,6 +136,7 @@ Result<nlohmann::ordered_json> RunPeer(const std::string& program, std::vector<s
 Status RunAll(int ranks, nlohmann::ordered_json& out) {
   const std::string n = std::to_string(ranks);
   MUSTER_TRY_ASSIGN(out["shared_memory"], RunGroup(ranks, Transport::kBest));
+  MUSTER_TRY_ASSIGN(out["common_memory"], RunGroup(ranks, Transport::kBest, In::kCommonMemory));
   MUSTER_TRY_ASSIGN(out["unix_sockets"], RunGroup(ranks, Transport::kSockets));
   MUSTER_TRY_ASSIGN(out["tcp"], RunGroup(ranks, Transport::kTcp));
   // More ranks than processors are meant here, and so is whoever runs this, root or not.

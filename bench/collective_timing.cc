@@ -3,7 +3,10 @@
 #include <algorithm>
 #include <chrono>
 #include <cstddef>
+#include <memory>
+#include <span>
 #include <utility>
+#include <vector>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -48,13 +51,22 @@ Result<std::string> TimeCollectives(const CollectiveCalls& calls) {
     return Timing{SpreadOf(std::move(rounds)),
                   (spent.user + spent.system) / static_cast<double>(kRounds * repetitions)};
   };
+  const auto ordinary = [](std::size_t count) -> Result<std::shared_ptr<float>> {
+    return std::shared_ptr<float>(new float[count], std::default_delete<float[]>());
+  };
+  const auto memory = calls.memory ? calls.memory : ordinary;
   nlohmann::ordered_json figures;
   for (const std::size_t bytes : kSizes) {
     const std::string name = bytes >= 1U << 20
                                  ? fmt::format("{:.0f}_mb", static_cast<double>(bytes) / 1e6)
                              : bytes >= 1024 ? fmt::format("{}_kb", bytes / 1024)
                                              : fmt::format("{}_b", bytes);
-    std::vector<float> values(bytes / sizeof(float), 1.0f), sums(values.size());
+    const std::size_t count = bytes / sizeof(float);
+    MUSTER_TRY_ASSIGN(const std::shared_ptr<float> in, memory(count));
+    MUSTER_TRY_ASSIGN(const std::shared_ptr<float> out, memory(count));
+    const std::span<float> values(in.get(), count), sums(out.get(), count);
+    std::ranges::fill(values, 1.0f);
+    std::ranges::fill(sums, 0.0f);
     MUSTER_TRY_ASSIGN(const Timing timing, time([&] { return calls.all_reduce(values, sums); }));
     const Spread& spread = timing.spread;
     if (sums.front() != static_cast<float>(calls.size)) return Internal("a wrong sum");

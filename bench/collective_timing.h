@@ -2,10 +2,12 @@
 // libraries'. All ranks make the same calls; rank 0's clock counts.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <memory>
+#include <span>
 #include <string>
-#include <vector>
 
 #include "common/base/status.h"
 
@@ -14,7 +16,9 @@ namespace muster::bench {
 struct CollectiveCalls {
   int size = 1;
   // Sums float32, element by element, from `values` into `sums`.
-  std::function<Status(const std::vector<float>& values, std::vector<float>& sums)> all_reduce;
+  std::function<Status(std::span<const float> values, std::span<float> sums)> all_reduce;
+  // Where both lie; by default in ordinary memory.
+  std::function<Result<std::shared_ptr<float>>(std::size_t count)> memory;
   // Rank 0's number to all.
   std::function<Status(std::int64_t& number)> broadcast;
   std::function<Status()> barrier;

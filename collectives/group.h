@@ -62,6 +62,10 @@ struct ScatterBuffer {
 // None: waits for ever. The members that wait longer get DEADLINE_EXCEEDED, which names the others.
 using Timeout = std::optional<std::chrono::milliseconds>;
 
+// Zeroed, at a page's boundary: what AllocateCommon() gives where members share no memory.
+//   kInvalidArgument: no bytes, or more than 1 TiB. kResourceExhausted: no memory.
+Result<std::shared_ptr<std::byte>> OrdinaryMemory(std::size_t bytes);
+
 class Group;
 namespace nccl {
 class Communicator;
@@ -99,6 +103,17 @@ class Group {
                           std::span<const std::span<std::byte>> receives, Timeout timeout = {}) = 0;
   // Returns when all have come.
   virtual Status Barrier(Timeout timeout = {}) = 0;
+
+  // Memory of this member, zeroed, which all map where all are processes of one host: AllReduce()
+  // copies nothing of buffers that lie in it, at the same places on all members: `in` and `out`, or
+  // `in` alone where there are two members and every `out` is another. Others go as ever, but wait
+  // once more above 32 KiB. Elsewhere it is ordinary memory, as it is to another group. All call
+  // it, with as many bytes. It lives as long as the pointer, also beyond the group.
+  //   kInvalidArgument: no bytes, or more than 1 TiB together; members ask for other sizes.
+  //   kResourceExhausted, kUnavailable: no memory or descriptor for it. Any error ends a group of
+  //   processes.
+  virtual Result<std::shared_ptr<std::byte>> AllocateCommon(std::size_t bytes,
+                                                            Timeout timeout = {});
 
   // Begins a call that goes on beside what this member does next. All members count started calls
   // and others alike: their order is that in which they were begun. Here: it is made at once.

@@ -131,4 +131,9 @@ Status QueuedGroup::Barrier(Timeout timeout) {
   return group_->Barrier(timeout);
 }
 
+Result<std::shared_ptr<std::byte>> QueuedGroup::AllocateCommon(std::size_t bytes, Timeout timeout) {
+  const Turn turn(*this);
+  return group_->AllocateCommon(bytes, timeout);
+}
+
 }  // namespace muster::collectives

@@ -54,6 +54,8 @@ class QueuedGroup final : public Group {
   Status AllToAll(std::span<const std::span<const std::byte>> sends,
                   std::span<const std::span<std::byte>> receives, Timeout timeout = {}) override;
   Status Barrier(Timeout timeout = {}) override;
+  Result<std::shared_ptr<std::byte>> AllocateCommon(std::size_t bytes,
+                                                    Timeout timeout = {}) override;
   Status Health() const override { return group_->Health(); }
   // Ends what waits, begun or called, at once.
   void Abort(const Status& why) override { group_->Abort(why); }

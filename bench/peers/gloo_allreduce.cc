@@ -6,6 +6,7 @@
 #include <exception>
 #include <filesystem>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -29,7 +30,7 @@ namespace {
 CollectiveCalls CallsOf(const std::shared_ptr<gloo::rendezvous::Context>& context) {
   CollectiveCalls calls;
   calls.size = context->size;
-  calls.all_reduce = [context](const std::vector<float>& values, std::vector<float>& sums) {
+  calls.all_reduce = [context](std::span<const float> values, std::span<float> sums) {
     gloo::AllreduceOptions options(context);
     // Gloo only reads inputs, but asks for a pointer that could write.
     options.setInput(const_cast<float*>(values.data()), values.size());

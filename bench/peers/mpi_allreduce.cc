@@ -2,6 +2,7 @@
 // prints one JSON object.
 #include <cstdint>
 #include <cstdio>
+#include <span>
 #include <vector>
 
 #include <mpi.h>
@@ -21,7 +22,7 @@ int Run() {
   CollectiveCalls calls;
   MPI_Comm_rank(MPI_COMM_WORLD, &rank);
   MPI_Comm_size(MPI_COMM_WORLD, &calls.size);
-  calls.all_reduce = [](const std::vector<float>& values, std::vector<float>& sums) {
+  calls.all_reduce = [](std::span<const float> values, std::span<float> sums) {
     return FromMpi(MPI_Allreduce(values.data(), sums.data(), static_cast<int>(values.size()),
                                  MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD));
   };

@@ -51,6 +51,29 @@ void Mesh::ShutDown() {
   }
 }
 
+Status Mesh::HandOver(int peer, int descriptor) {
+  const Peer& to = peers_[static_cast<std::size_t>(peer)];
+  std::byte ride{1};
+  iovec part{&ride, 1};
+  if (to.stream->SendWith({&part, 1}, descriptor) == 1) return Ok();
+  return Broken(to, "hand a descriptor over");
+}
+
+Result<net::Fd> Mesh::TakeOver(int peer) {
+  const Peer& from = peers_[static_cast<std::size_t>(peer)];
+  std::byte ride{};
+  net::Fd taken;
+  const ssize_t got =
+      from.stream->ReceiveWith({&ride, 1}, [&](net::Fd fd) { taken = std::move(fd); });
+  if (got < 0) return Broken(from, "take a descriptor over");
+  // The kernel leaves out what finds no free number here.
+  if (got == 1 && !taken.valid()) {
+    return ResourceExhausted("no descriptor is free for memory of {}; see ulimit -n", from.name);
+  }
+  if (got == 1) return taken;
+  return Unavailable("{} has ended its link", from.name);
+}
+
 // Sends and receives move as their sockets let them, none waits for another. What a failed exchange
 // waited for stays in waiting_, until the next one begins.
 Status Mesh::Exchange(const Tag& tag, std::span<const Outgoing> sends,

@@ -20,6 +20,7 @@
 #include "collectives/process/waiter.h"
 #include "common/base/ids.h"
 #include "common/base/status.h"
+#include "common/net/fd.h"
 #include "common/net/frame.h"
 #include "common/net/spin.h"
 #include "common/net/stream.h"
@@ -62,6 +63,11 @@ class Mesh {
   // Sends and receives all of it. At most one message to and one from each peer.
   Status Exchange(const Tag& tag, std::span<const Outgoing> sends,
                   std::span<const Incoming> receives, const Waiter& waiter);
+  // A descriptor goes to a peer on this host, with one byte, while nothing else is on its way
+  // there. TakeOver() takes one that has come, and waits for none.
+  //   kUnavailable: the link does not take it, or has none; kResourceExhausted: no descriptor free.
+  Status HandOver(int peer, int descriptor);
+  Result<net::Fd> TakeOver(int peer);
   // After an error: the peer that calls something else, or those whose messages had not come or not
   // been taken.
   const std::vector<int>& waiting() const { return waiting_; }

@@ -44,6 +44,7 @@ enum class Kind : std::uint8_t {
   kReduceScatter,
   kAllToAll,
   kBarrier,
+  kCommonMemory,
 };
 
 Signature Begin(Kind kind) { return Signature().Add(static_cast<std::uint64_t>(kind)); }
@@ -365,6 +366,50 @@ Status ProcessGroup::Barrier(Timeout timeout) {
         if (!status.ok()) waiting = best_.waiting();
         return status;
       });
+}
+
+Result<std::shared_ptr<std::byte>> ProcessGroup::AllocateCommon(std::size_t bytes,
+                                                                Timeout timeout) {
+  std::shared_ptr<std::byte> mine;
+  const auto work = [&](const Operation& operation, std::vector<int>& waiting) -> Status {
+    MUSTER_TRY(CommonMemory::Check(bytes, size()));
+    Status status = Ok();
+    if (memory_.has_value() && memory_->size() == size()) {
+      auto memory = MapCommonMemory(operation, bytes);
+      status = memory.status();
+      if (memory.ok()) {
+        mine = std::shared_ptr<std::byte>(*memory, (*memory)->mine());
+        by_memory_->Know(*std::move(memory));
+      }
+    } else {
+      MUSTER_TRY_ASSIGN(mine, OrdinaryMemory(bytes));
+      status = best_.Barrier(operation);
+    }
+    if (!status.ok()) waiting = best_.waiting();
+    return status;
+  };
+  MUSTER_TRY(Run(
+      Begin(Kind::kCommonMemory).Add(bytes), timeout,
+      [&] { return fmt::format("common memory of {} bytes", bytes); }, work));
+  return mine;
+}
+
+// Rank 0 makes it, and hands it to the others on their Unix sockets, which carry nothing else where
+// all operations go through memory.
+Result<std::shared_ptr<CommonMemory>> ProcessGroup::MapCommonMemory(const Operation& operation,
+                                                                    std::size_t bytes) {
+  std::shared_ptr<CommonMemory> memory;
+  if (rank_ == 0) {
+    MUSTER_TRY_ASSIGN(memory, CommonMemory::Make(rank_, size(), bytes));
+    for (int r = 1; r < size(); ++r) MUSTER_TRY(mesh_.HandOver(r, memory->descriptor()));
+  }
+  MUSTER_TRY(best_.Barrier(operation));
+  if (rank_ != 0) {
+    MUSTER_TRY_ASSIGN(net::Fd descriptor, mesh_.TakeOver(0));
+    MUSTER_TRY_ASSIGN(memory, CommonMemory::Map(rank_, size(), bytes, std::move(descriptor)));
+  }
+  MUSTER_TRY(best_.Barrier(operation));
+  return memory;
 }
 
 void ProcessGroup::Abort(const Status& why) { watch_->Abort(why); }

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "collectives/group.h"
+#include "collectives/process/common_memory.h"
 #include "collectives/process/group_spec.h"
 #include "collectives/process/mesh_operations.h"
 #include "collectives/process/shared_memory.h"
@@ -48,6 +49,8 @@ class ProcessGroup final : public Group {
   Status AllToAll(std::span<const std::span<const std::byte>> sends,
                   std::span<const std::span<std::byte>> receives, Timeout timeout = {}) override;
   Status Barrier(Timeout timeout = {}) override;
+  Result<std::shared_ptr<std::byte>> AllocateCommon(std::size_t bytes,
+                                                    Timeout timeout = {}) override;
   Status Health() const override { return watch_->failure(); }
   void Abort(const Status& why) override;
 
@@ -58,6 +61,9 @@ class ProcessGroup final : public Group {
   // it fails. `call` says in words what is called.
   template <class Call, class Work>
   Status Run(const Signature& signature, Timeout timeout, const Call& call, const Work& work);
+  // The members' parts, once all have mapped them. Where all are on one host.
+  Result<std::shared_ptr<CommonMemory>> MapCommonMemory(const Operation& operation,
+                                                        std::size_t bytes);
   Status Explain(const Status& status, std::uint64_t operation, const std::string& call,
                  Timeout timeout, const std::vector<int>& waiting);
 

@@ -97,6 +97,18 @@ Status SharedMemory::Publish(std::uint64_t signature, const Waiter& waiter) {
   return Ok();
 }
 
+// As a writer and a reader of a seqlock. Stores past the caches are held back, too.
+void SharedMemory::GiveUp() {
+  lines_[static_cast<std::size_t>(rank_)]->gave_up.store(1, std::memory_order_relaxed);
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+}
+
+bool SharedMemory::AnyGaveUp() const {
+  std::atomic_thread_fence(std::memory_order_acquire);
+  return std::ranges::any_of(
+      lines_, [](const Line* line) { return line->gave_up.load(std::memory_order_relaxed) != 0; });
+}
+
 std::vector<int> SharedMemory::Missing() const {
   std::vector<int> missing;
   for (int r = 0; r < size(); ++r) {

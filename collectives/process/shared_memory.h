@@ -5,9 +5,9 @@
 // what they wrote may be read until the member publishes the phase after next, since slots are
 // double. So a phase costs one wait, and nobody waits for the slowest reader.
 //
-// Layout: for each member a line of its own (phase, signature of the operation, who sleeps, and
-// what is as short as kBriefBytes: it comes with the word that says that it is there), then its two
-// slots of kSlotBytes.
+// Layout: for each member a line of its own (phase, signature of the operation, who sleeps, what is
+// as short as kBriefBytes: it comes with the word that says that it is there, and whether it has
+// given up), then its two slots of kSlotBytes.
 //
 // Threading: one thread. Errors of waits: kDeadlineExceeded; kInvalidArgument, a member calls
 // another operation; kCancelled, the group is over.
@@ -53,6 +53,11 @@ class SharedMemory {
   std::span<const std::byte> theirs(int rank, std::size_t bytes = kSlotBytes) const {
     return slot(rank, phase_, bytes);
   }
+  // After an error behind which others may still read what is this member's outside of the slots:
+  // it may change from now on, and who has read it finds out by AnyGaveUp().
+  void GiveUp();
+  // Whether any member has, as far as what this one has read until now is concerned.
+  bool AnyGaveUp() const;
   // After an error: who has not come, by the group's ranks.
   const std::vector<int>& waiting() const { return waiting_; }
 
@@ -63,6 +68,7 @@ class SharedMemory {
     // One for phases with even numbers, one for odd.
     std::atomic<std::uint64_t> signature[2];
     std::byte brief[2][kBriefBytes];
+    std::atomic<std::uint32_t> gave_up;  // 1: it has
   };
   static_assert(sizeof(Line) == 64);
   SharedMemory(int rank, std::vector<int> members, std::byte* base);

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cstring>
+#include <optional>
+#include <utility>
 
 #include "collectives/packing.h"
 #include "collectives/process/group_spec.h"
@@ -59,6 +61,10 @@ Status SharedOperations::AllReduce(const Operation& operation, Reduction reducti
     all += buffer.count() * SizeOf(ResultType(reduction, buffer.type));
   }
   large_ = all >= kPastCaches;
+  if (numbers_ > 0 && all > kSmall) {
+    MUSTER_TRY_ASSIGN(const bool done, ReduceWhereItLies(operation, reduction, buffers));
+    if (done) return Ok();
+  }
   for (const ReduceBuffer& buffer : buffers) {
     // A sum may be wider than what is summed; it lies in the same place.
     const std::size_t element =
@@ -80,6 +86,121 @@ Status SharedOperations::AllReduce(const Operation& operation, Reduction reducti
   }
   // Also when there was nothing: all have to come.
   return ReduceChunk(operation, reduction);
+}
+
+void SharedOperations::Know(const std::shared_ptr<CommonMemory>& memory) {
+  std::erase_if(known_, [](const Known& one) { return one.memory.expired(); });
+  known_.push_back({++numbers_, memory});
+}
+
+std::uint64_t SharedOperations::Find(Reduction reduction, std::span<const ReduceBuffer> buffers,
+                                     bool apart, std::vector<Found>& found) const {
+  collectives::Signature places;
+  const auto find = [&](const void* address, std::size_t bytes, std::shared_ptr<CommonMemory>& in,
+                        std::size_t& offset) {
+    for (const Known& known : known_) {
+      std::shared_ptr<CommonMemory> memory = known.memory.lock();
+      if (memory == nullptr) continue;
+      const std::optional<std::size_t> at = memory->OffsetOf(address, bytes);
+      if (!at.has_value()) continue;
+      places.Add(known.number).Add(*at);
+      in = std::move(memory);
+      offset = *at;
+      return true;
+    }
+    return false;
+  };
+  for (const ReduceBuffer& buffer : buffers) {
+    Found& one = found.emplace_back();
+    const std::size_t count = buffer.count();
+    if (count == 0) continue;
+    const std::size_t result = count * SizeOf(ResultType(reduction, buffer.type));
+    if (!find(buffer.in, count * SizeOf(buffer.type), one.in, one.in_offset)) return 0;
+    if (!apart && !find(buffer.out, result, one.out, one.out_offset)) return 0;
+  }
+  return places.Add(apart ? 1 : 0).value();
+}
+
+// One word of each member's says where its buffers lie: only equal ones are summed there, so that
+// what this member finds of its own says where the others' lie, too.
+Result<bool> SharedOperations::ReduceWhereItLies(const Operation& operation, Reduction reduction,
+                                                 std::span<const ReduceBuffer> buffers) {
+  std::vector<std::size_t> counts;
+  std::size_t elements = 0;
+  // Two members that both sum everything overwrite nothing that the other one still reads.
+  bool apart = memory_.size() == 2;
+  for (const ReduceBuffer& buffer : buffers) {
+    const std::size_t count = counts.emplace_back(buffer.count());
+    elements += count;
+    apart = apart && (count == 0 || buffer.in != buffer.out);
+  }
+  std::vector<Found> found;
+  const std::uint64_t places = Find(reduction, buffers, apart, found);
+  std::memcpy(memory_.mine(sizeof(places)).data(), &places, sizeof(places));
+  MUSTER_TRY(memory_.Publish(Signature(operation), operation.waiter));
+  bool same = places != 0;
+  for (int r = 0; r < memory_.size(); ++r) {
+    std::uint64_t theirs = 0;
+    std::memcpy(&theirs, memory_.theirs(r, sizeof(theirs)).data(), sizeof(theirs));
+    same = same && theirs == places;
+  }
+  if (!same) return false;
+  const auto slice = [&](int rank) {
+    return PiecesOf(counts, SliceOf(elements, static_cast<std::size_t>(rank),
+                                    static_cast<std::size_t>(memory_.size())));
+  };
+  if (apart) {
+    ReduceOwn(reduction, buffers, found, PiecesOf(counts, {0, elements}), /*handed=*/false);
+  } else {
+    ReduceOwn(reduction, buffers, found, slice(memory_.rank()), /*handed=*/true);
+    MUSTER_TRY(memory_.Publish(Signature(operation), operation.waiter));
+    for (int r = 0; r < memory_.size(); ++r) {
+      if (r == memory_.rank()) continue;
+      for (const Piece& piece : slice(r)) {
+        const ReduceBuffer& buffer = buffers[piece.buffer];
+        const Found& one = found[piece.buffer];
+        const std::size_t size = SizeOf(ResultType(reduction, buffer.type));
+        const std::size_t begin = piece.range.begin * size;
+        Take(static_cast<std::byte*>(buffer.out) + begin, one.out->part(r) + one.out_offset + begin,
+             (piece.range.end * size) - begin);
+      }
+    }
+    if (large_) EndStream();
+  }
+  // Until all say so somebody may still read what is this member's. Who waits for that in vain goes
+  // on with its memory all the same, and whoever was late has read what it should not have.
+  if (const Status status = memory_.Publish(Signature(operation), operation.waiter); !status.ok()) {
+    memory_.GiveUp();
+    return status;
+  }
+  if (memory_.AnyGaveUp()) return Cancelled("the group is over: a member has given up waiting");
+  return true;
+}
+
+void SharedOperations::ReduceOwn(Reduction reduction, std::span<const ReduceBuffer> buffers,
+                                 std::span<const Found> found, std::span<const Piece> pieces,
+                                 bool handed) {
+  std::vector<const void*> sources(static_cast<std::size_t>(memory_.size()));
+  for (const Piece& piece : pieces) {
+    const ReduceBuffer& buffer = buffers[piece.buffer];
+    const Found& one = found[piece.buffer];
+    for (int r = 0; r < memory_.size(); ++r) {
+      sources[static_cast<std::size_t>(r)] = one.in->part(r) + one.in_offset;
+    }
+    void* const out = buffer.out;
+    const std::span<void* const> past(&out, handed || large_ ? 1 : 0);
+    ReduceRange(reduction, buffer.type, sources, std::span(&out, past.empty() ? 1 : 0),
+                piece.range.begin, piece.range.end, past);
+  }
+}
+
+// Part of a result, which stays in the caches if all of it does.
+void SharedOperations::Take(void* to, const void* from, std::size_t bytes) const {
+  if (large_) {
+    Stream(to, from, bytes);
+  } else {
+    std::memcpy(to, from, bytes);
+  }
 }
 
 // Sums what lies in chunk_, and empties it.
@@ -171,11 +292,7 @@ Status SharedOperations::ReduceSlices(const Operation& operation, Reduction redu
       const std::byte* const from =
           memory_.theirs(r).data() + piece.offset + part.range.begin * result;
       const std::size_t bytes = (part.range.end - part.range.begin) * result;
-      if (large_) {
-        Stream(to, from, bytes);
-      } else {
-        std::memcpy(to, from, bytes);
-      }
+      Take(to, from, bytes);
     }
   }
   if (large_) EndStream();

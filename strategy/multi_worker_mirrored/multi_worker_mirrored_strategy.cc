@@ -163,6 +163,8 @@ MultiWorkerMirroredStrategy::MultiWorkerMirroredStrategy(Joined joined)
 
 MultiWorkerMirroredStrategy::~MultiWorkerMirroredStrategy() = default;
 
+// The run tells the strategy of each group that it forms: from there on the replicas are those of
+// the group's members.
 std::uint64_t MultiWorkerMirroredStrategy::run_elastic(
     Checkpoint& state, const std::function<void(const ElasticStep&)>& step,
     const ElasticOptions& options) {
@@ -204,6 +206,23 @@ MultiWorkerMirroredStrategy::MultiWorkerMirroredStrategy(
     std::shared_ptr<ClusterResolver> cluster_resolver)
     : MultiWorkerMirroredStrategy(
           MultiWorkerMirroredOptions{.cluster_resolver = std::move(cluster_resolver)}) {}
+
+torch::Tensor MultiWorkerMirroredStrategy::common_zeros(torch::IntArrayRef sizes,
+                                                        torch::ScalarType type) {
+  internal::RequireCrossReplica(*this, "common_zeros()", "it outside run()");
+  std::uint64_t bytes = torch::elementSize(type);
+  for (const std::int64_t size : sizes) {
+    if (size > 0 && !__builtin_mul_overflow(bytes, static_cast<std::uint64_t>(size), &bytes))
+      continue;
+    bytes = 0;  // which all workers are refused
+    break;
+  }
+  collectives::Group* const between = collectives();
+  auto memory = value_of(between == nullptr ? collectives::OrdinaryMemory(bytes)
+                                            : between->AllocateCommon(bytes));
+  void* const at = memory.get();
+  return torch::from_blob(at, sizes, [memory = std::move(memory)](void*) {}, type);
+}
 
 int MultiWorkerMirroredStrategy::num_workers() const {
   return collectives() == nullptr ? 1 : collectives()->size();

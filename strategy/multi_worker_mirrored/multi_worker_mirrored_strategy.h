@@ -93,6 +93,15 @@ class MultiWorkerMirroredStrategy final : public Strategy {
   std::uint64_t run_elastic(Checkpoint& state, const std::function<void(const ElasticStep&)>& step,
                             const ElasticOptions& options);
 
+  // Zeros on the CPU. Where all workers are processes of one host they lie in memory that all map,
+  // and are summed where they lie: by all_reduce() between two workers, between more by
+  // collectives()->AllReduce() in place (collectives/group.h, AllocateCommon()). Elsewhere they are
+  // like any other tensor, as they are to the next group of an elastic run. All workers call it,
+  // outside run(), with as many bytes, once for what is summed again and again: each call waits for
+  // all of them and takes new pages. Any error ends the strategy's group.
+  //   INVALID_ARGUMENT: no elements, a negative size; workers ask for other sizes.
+  torch::Tensor common_zeros(torch::IntArrayRef sizes, torch::ScalarType type = torch::kFloat32);
+
   std::string_view name() const override { return "MultiWorkerMirroredStrategy"; }
   std::shared_ptr<ClusterResolver> cluster_resolver() const override { return resolver_; }
 

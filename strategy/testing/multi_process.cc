@@ -146,6 +146,7 @@ struct MultiProcessRun::State {
   std::thread thread;
 };
 
+// Checks the options, and gives each task an address that nobody else is given. Starts nothing.
 MultiProcessRun::State::State(MultiProcessOptions given)
     : options(std::move(given)), deadline(After(options.limit)) {
   if (options.command.empty() == options.function.empty()) {

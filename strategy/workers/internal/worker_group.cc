@@ -34,6 +34,13 @@ Result<std::vector<std::vector<std::int64_t>>> WorkerGroup::Exchange(
   return all;
 }
 
+Result<std::shared_ptr<std::byte>> WorkerGroup::AllocateCommon(std::size_t bytes, Timeout timeout) {
+  const MutexLock lock(mutex_);
+  auto memory = group_->AllocateCommon(bytes, Within(timeout));
+  (void)Noted(memory.status());
+  return memory;
+}
+
 Status WorkerGroup::AllGather(std::span<const GatherBuffer> buffers, Timeout timeout) {
   const MutexLock lock(mutex_);
   return Noted(group_->AllGather(buffers, Within(timeout)));

@@ -53,6 +53,8 @@ class WorkerGroup final : public collectives::Group {
                   std::span<const std::span<std::byte>> receives,
                   collectives::Timeout timeout = {}) override;
   Status Barrier(collectives::Timeout timeout = {}) override;
+  Result<std::shared_ptr<std::byte>> AllocateCommon(std::size_t bytes,
+                                                    collectives::Timeout timeout = {}) override;
   Status Health() const override { return group_->Health(); }
   // While another thread's call waits, too.
   void Abort(const Status& why) override {
