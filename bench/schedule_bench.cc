@@ -18,6 +18,7 @@
 #include <unistd.h>
 
 #include "bench/measure.h"
+#include "bench/schedule_api.h"
 #include "bench/schedule_bytes.h"
 #include "bench/schedule_peer.h"
 #include "bench/subcommands.h"
@@ -38,6 +39,8 @@ constexpr const char* kScheduleMethod =
     "of a "
     "round; blocking: nobody spins; spinning: driver and executor look for 50 us before they "
     "block. "
+    "api: the same by ClusterCoordinator in a program that is submitted to a cluster of daemons, a "
+    "job a round; spinning is what it is by default, adaptive. "
     "ping_pong: 64 bytes there and back between two processes over a Unix socket pair, blocking or "
     "spinning in the same way. cpu: processor time of driver and executors per closure, from the "
     "kernel. dispatcher_alone: schedule, hand-out and result in one thread without links. memory: "
@@ -141,6 +144,7 @@ class ScheduleBench {
     }
     spinning_.resize(1);
     MUSTER_TRY_ASSIGN(spinning_[0], SchedulePeer::Start(net::SpinMode::kAlways));
+    MUSTER_TRY_ASSIGN(api_, ScheduleApi::Start());
     return Ok();
   }
 
@@ -155,6 +159,7 @@ class ScheduleBench {
       ping_pong_spinning_.push_back(ping_pong_->Measure(true));
       MUSTER_TRY(Latency(net::SpinMode::kAlways, spinning_[0], latency_spinning_));
       alone_.push_back(DispatcherAlone());
+      if (api_ != nullptr) MUSTER_TRY(api_->Measure(round, options_.closures));
     }
     return Report(std::move(memory), std::move(bytes));
   }
@@ -276,6 +281,16 @@ class ScheduleBench {
               {"executors", SpreadOf(of.executors).median * 1e9}}}};
   }
 
+  // Null: not measured, the daemons are not installed.
+  Json ReportApi(double round_trips) const {
+    if (api_ == nullptr) return nullptr;
+    const Spread rate = SpreadOf(api_->closures_per_second());
+    return {{"closures_per_second", Print(api_->closures_per_second())},
+            {"per_bare_round_trip", rate.median / round_trips},
+            {"of_the_driver_alone", rate.median / SpreadOf(unix_.per_second).median},
+            {"schedule_and_fetch_us", Print(api_->latencies(), 1e6)}};
+  }
+
   Json Report(Json memory, Json bytes) const {
     const double blocking = SpreadOf(ping_pong_blocking_).median;
     const double spinning = SpreadOf(ping_pong_spinning_).median;
@@ -292,6 +307,7 @@ class ScheduleBench {
               {"ping_pong_spinning", Print(ping_pong_spinning_, 1e6)},
               {"ratio_blocking", SpreadOf(latency_blocking_).median / blocking},
               {"ratio_spinning", SpreadOf(latency_spinning_).median / spinning}}},
+            {"api", ReportApi(1 / blocking)},
             {"dispatcher_alone_ns", Print(alone_, 1e9)},
             {"memory", std::move(memory)},
             {"bytes", std::move(bytes)}};
@@ -302,6 +318,7 @@ class ScheduleBench {
   std::unique_ptr<PingPong> ping_pong_;
   std::vector<std::unique_ptr<SchedulePeer>> blocking_;
   std::vector<std::unique_ptr<SchedulePeer>> spinning_;
+  std::unique_ptr<ScheduleApi> api_;
   Throughputs unix_;
   Throughputs tcp_;
   std::vector<double> latency_blocking_, latency_spinning_;

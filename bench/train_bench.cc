@@ -1,30 +1,23 @@
 // `muster-bench train`: the demo job on a local cluster beside a plain libtorch loop, taking turns.
-#include <cerrno>
 #include <chrono>
 #include <cstdio>
-#include <filesystem>
-#include <fstream>
-#include <memory>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
-#include <stdlib.h>
 
+#include "bench/cluster.h"
 #include "bench/execute.h"
 #include "bench/measure.h"
-#include "bench/scratch.h"
 #include "bench/subcommands.h"
-#include "common/base/mutex.h"
 #include "common/process/child.h"
 
 namespace muster::bench {
 namespace {
 
 using Json = nlohmann::ordered_json;
-using process::Child;
 using namespace std::chrono_literals;
 
 constexpr const char* kTrainMethod =
@@ -42,68 +35,6 @@ struct TrainOptions {
   int workers = 3;
   int rounds = 3;
   double loop_seconds = 5;
-};
-
-// A cluster for the life of the object.
-class Cluster {
- public:
-  static Result<std::unique_ptr<Cluster>> Start(const TrainOptions& options) {
-    auto cluster = std::make_unique<Cluster>();
-    // The paths of sockets are short there.
-    MUSTER_TRY_ASSIGN(cluster->scratch_, Scratch::Make("/tmp"));
-    cluster->state_ = cluster->scratch_->path();
-    MUSTER_TRY_ASSIGN(
-        cluster->up_,
-        Child::Start(
-            {.argv = {process::SiblingProgram("muster"), "up", "--ps", std::to_string(options.ps),
-                      "--workers", std::to_string(options.workers), "--state-dir", cluster->state_},
-             .on_line = [one = cluster.get()](auto, const std::string& line) { one->Say(line); }}));
-    return cluster;
-  }
-  Cluster() = default;
-  ~Cluster() {
-    if (up_ != nullptr) (void)up_->End(30s);
-  }
-
-  // `muster <arguments>` against this cluster.
-  Result<std::string> Muster(std::vector<std::string> arguments) const {
-    arguments.insert(arguments.begin(), process::SiblingProgram("muster"));
-    const auto deadline = std::chrono::steady_clock::now() + 90s;
-    while (!std::filesystem::exists(state_ + "/address")) {
-      if (const auto ended = up_->Wait(0ms); ended.ok()) {
-        const MutexLock lock(mutex_);
-        return Unavailable("the cluster has ended with {} before it had an address: {}",
-                           ended->ToString(), said_);
-      }
-      if (std::chrono::steady_clock::now() > deadline) {
-        return DeadlineExceeded("the cluster in {} has no address after 90 s", state_);
-      }
-      std::this_thread::sleep_for(50ms);
-    }
-    std::string address;
-    std::ifstream(state_ + "/address") >> address;
-    setenv("MUSTER_COORDINATOR", address.c_str(), 1);
-    setenv("MUSTER_TOKEN_FILE", (state_ + "/token").c_str(), 1);
-    return Execute(arguments, 600s);
-  }
-
-  std::string cache() const { return state_ + "/bench-cache"; }
-
- private:
-  // The last lines of `muster up`.
-  void Say(const std::string& line) {
-    constexpr std::size_t kMostSaid = 8'192;
-    const MutexLock lock(mutex_);
-    said_ += line + "\n";
-    if (said_.size() > 2 * kMostSaid) said_.erase(0, said_.size() - kMostSaid);
-  }
-
-  std::unique_ptr<Scratch> scratch_;
-  std::string state_;
-  mutable Mutex mutex_;
-  std::string said_ MUSTER_GUARDED_BY(mutex_);
-  // Last: its thread uses the others.
-  std::unique_ptr<Child> up_;
 };
 
 struct Point {
@@ -158,12 +89,13 @@ Status MeasureTrain(const TrainOptions& options) {
   std::vector<double> cluster_rates, loop_rates;
   Json progress;
   {
-    MUSTER_TRY_ASSIGN(const auto cluster, Cluster::Start(options));
+    MUSTER_TRY_ASSIGN(const auto cluster, Cluster::Start(options.ps, options.workers));
     for (int round = 0; round < options.rounds; ++round) {
-      MUSTER_TRY_ASSIGN(const std::string loop,
-                        Execute({process::SiblingProgram("muster-plain-loop"), options.job,
-                                 std::to_string(options.loop_seconds), cluster->cache()},
-                                300s));
+      MUSTER_TRY_ASSIGN(
+          const std::string loop,
+          Execute({process::SiblingProgram("muster-plain-loop"), options.job,
+                   std::to_string(options.loop_seconds), cluster->folder() + "/bench-cache"},
+                  300s));
       loop_rates.push_back(std::atof(loop.c_str()));
       MUSTER_TRY_ASSIGN(const double rate, TrainOnce(*cluster, options, round, progress));
       cluster_rates.push_back(rate);

@@ -97,6 +97,47 @@ TEST_CASE_METHOD(Stage, "hints and warnings of others are no figures", "[cluster
   CHECK(report["last_progress"]["step"] == "100");
 }
 
+// The fewest closures that it takes. What the figures are is the machine's affair.
+TEST_CASE("closures are measured and each figure has its place in the report", "[cluster][bench]") {
+  // Its cluster is nobody else's.
+  const TempFolder folder;
+  const RunResult run =
+      RunProgram("muster-bench", {"schedule", "--rounds", "1", "--closures", "1000"},
+                 {{"XDG_RUNTIME_DIR", folder.path()}, {"TF_CONFIG", ""}});
+
+  CAPTURE(run.out, run.err);
+  REQUIRE(run.code == 0);
+  const auto report = nlohmann::json::parse(run.out);
+  CHECK(report.at("benchmark") == "schedule");
+  CHECK(report.at("rounds") == 1);
+  CHECK(report.at("closures") == 1'000);
+  CHECK_FALSE(report.at("method").get<std::string>().empty());
+  for (const char* const kind : {"unix", "tcp"}) {
+    const auto& link = report.at("throughput").at(kind);
+    CAPTURE(kind);
+    for (const char* const of : {"median", "least", "most"}) {
+      CHECK(link.at("closures_per_second").at(of) > 0);
+    }
+    CHECK(link.at("per_bare_round_trip") > 0);
+    for (const char* const who : {"driver_user", "driver_system", "executors"}) {
+      CHECK(link.at("cpu_ns_per_closure").at(who).is_number());
+    }
+  }
+  for (const char* const what :
+       {"blocking", "spinning", "ping_pong_blocking", "ping_pong_spinning"}) {
+    CAPTURE(what);
+    CHECK(report.at("latency_us").at(what).at("median") > 0);
+  }
+  CHECK(report.at("dispatcher_alone_ns").at("median") > 0);
+  CHECK(report.at("memory").at("closures") > 0);
+  CHECK(report.at("bytes").at("100 MB").at("tcp value GB/s") > 0);
+  // Everything that a cluster needs is built.
+  REQUIRE(report.at("api").is_object());
+  CHECK(report.at("api").at("closures_per_second").at("median") > 0);
+  CHECK(report.at("api").at("of_the_driver_alone") > 0);
+  CHECK(report.at("api").at("schedule_and_fetch_us").at("median") > 0);
+}
+
 TEST_CASE("a benchmark that is interrupted or killed leaves no files", "[cluster][bench]") {
   for (const int signal : {SIGINT, SIGKILL}) {
     const TempFolder folder;
