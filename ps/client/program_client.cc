@@ -64,6 +64,7 @@ class ProgramClientImpl final : public ProgramClient {
 
   Result<VariableHandle> Create(const VariableSpec& spec,
                                 std::span<const std::byte> value) override;
+  Result<VariableHandle> Create(const VariableSpec& spec, ShardValues values) override;
   Result<VariableHandle> Create(const VariableSpec& spec, const v1::Initializer& initializer,
                                 std::uint64_t seed) override;
   Result<VariableHandle> Find(const std::string& name) override;
@@ -103,8 +104,7 @@ class ProgramClientImpl final : public ProgramClient {
   ProgramIds Ids() const { return {.settled = settled_.load(std::memory_order_relaxed)}; }
   // One for each server, in order.
   std::vector<Share> Shares() const;
-  Result<VariableHandle> Make(const VariableSpec& spec, v1::CreateShard create,
-                              std::span<const std::byte> value);
+  Result<VariableHandle> Make(const VariableSpec& spec, v1::CreateShard create, ShardValues values);
   // Asks the servers for their shards, by their indexes there.
   Status AskOwners(const VariableInfo& variable, ProgramVerb verb,
                    absl::FunctionRef<std::vector<std::byte>(std::span<const std::uint32_t>)> meta);
@@ -153,9 +153,17 @@ std::vector<Share> ProgramClientImpl::Shares() const {
 
 Result<VariableHandle> ProgramClientImpl::Create(const VariableSpec& spec,
                                                  std::span<const std::byte> value) {
+  return Create(spec, [&](const VariableInfo& variable, const ShardRef& shard) -> ShardValue {
+    if (value.size() == variable.bytes()) return RowsOf(value, variable, shard);
+    return InvalidArgument("variable {} ({}): an initial value of {} bytes; it has {}", spec.name,
+                           NameOf(spec.dtype), value.size(), variable.bytes());
+  });
+}
+
+Result<VariableHandle> ProgramClientImpl::Create(const VariableSpec& spec, ShardValues values) {
   v1::CreateShard create;
   create.set_value(true);
-  return Make(spec, std::move(create), value);
+  return Make(spec, std::move(create), values);
 }
 
 Result<VariableHandle> ProgramClientImpl::Create(const VariableSpec& spec,
@@ -164,12 +172,14 @@ Result<VariableHandle> ProgramClientImpl::Create(const VariableSpec& spec,
   v1::CreateShard create;
   *create.mutable_initializer() = initializer;
   create.set_seed(seed);
-  return Make(spec, std::move(create), {});
+  return Make(spec, std::move(create), [](const VariableInfo&, const ShardRef&) -> ShardValue {
+    return std::span<const std::byte>();
+  });
 }
 
 // Lays the variable out and makes its shards.
 Result<VariableHandle> ProgramClientImpl::Make(const VariableSpec& spec, v1::CreateShard create,
-                                               std::span<const std::byte> value) {
+                                               ShardValues values) {
   if (spec.name.empty()) return InvalidArgument("a variable has no name");
   MUSTER_TRY(CheckUtf8(spec.name));
   v1::ProgramVariable& variable = *create.mutable_variable();
@@ -182,10 +192,6 @@ Result<VariableHandle> ProgramClientImpl::Make(const VariableSpec& spec, v1::Cre
   if (spec.servers.empty() || spec.servers.size() > static_cast<std::size_t>(info.rows)) {
     return InvalidArgument("variable {}: {} shards for {} rows", spec.name, spec.servers.size(),
                            info.rows);
-  }
-  if (create.value() && value.size() != info.bytes()) {
-    return InvalidArgument("variable {} ({}): an initial value of {} bytes; it has {}", spec.name,
-                           NameOf(spec.dtype), value.size(), info.bytes());
   }
   const partition::DivLayout layout(info.rows, static_cast<std::int64_t>(spec.servers.size()));
   for (std::size_t i = 0; i < spec.servers.size(); ++i) {
@@ -203,7 +209,7 @@ Result<VariableHandle> ProgramClientImpl::Make(const VariableSpec& spec, v1::Cre
     MUSTER_TRY(found.status());
     return AlreadyExists("variable {}: another one has the name", spec.name);
   }
-  MUSTER_TRY(maker_.Make(std::move(create), value, info, Ids()));
+  MUSTER_TRY(maker_.Make(std::move(create), values, info, Ids()));
   return std::make_shared<const VariableInfo>(std::move(info));
 }
 

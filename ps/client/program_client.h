@@ -79,6 +79,7 @@ class ProgramClient {
   //   kResourceExhausted: a server has no memory for it.
   virtual Result<VariableHandle> Create(const VariableSpec& spec,
                                         std::span<const std::byte> value) = 0;
+  virtual Result<VariableHandle> Create(const VariableSpec& spec, ShardValues values) = 0;
   virtual Result<VariableHandle> Create(const VariableSpec& spec,
                                         const v1::Initializer& initializer, std::uint64_t seed) = 0;
   // kNotFound: there is none of the name.

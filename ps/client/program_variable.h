@@ -8,6 +8,8 @@
 #include <string>
 #include <vector>
 
+#include <absl/functional/function_ref.h>
+
 #include "common/base/dtype.h"
 #include "common/base/ids.h"
 #include "common/base/status.h"
@@ -34,6 +36,12 @@ struct VariableInfo {
 };
 
 using VariableHandle = std::shared_ptr<const VariableInfo>;
+
+// Gives the bytes of one shard's rows of a variable that is made. It is asked for one shard after
+// the other, each when the one before is on its server; they stay until it is asked again. An error
+// is that of the whole variable.
+using ShardValue = Result<std::span<const std::byte>>;
+using ShardValues = absl::FunctionRef<ShardValue(const VariableInfo&, const ShardRef&)>;
 
 // As its driver has described it; where shards are on their servers is not said.
 //   kInvalidArgument: its dtype, shape or size is impossible.

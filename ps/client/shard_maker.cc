@@ -40,40 +40,46 @@ Result<std::uint32_t> ShardMaker::MakeOne(std::size_t server, const v1::CreateSh
 
 // Part after part, each on its server. When one fails, those that are made are deleted again, and
 // remembered for as long as a server does not answer.
-Status ShardMaker::Make(v1::CreateShard create, std::span<const std::byte> value,
-                        VariableInfo& variable, const ProgramIds& ids) {
+Status ShardMaker::Make(v1::CreateShard create, ShardValues values, VariableInfo& variable,
+                        const ProgramIds& ids) {
   for (std::size_t i = 0; i < variable.shards.size(); ++i) {
     ShardRef& shard = variable.shards[i];
     const auto part = static_cast<std::uint32_t>(i);
     create.set_part(part);
-    const auto own =
-        create.value()
-            ? value.subspan(static_cast<std::size_t>(shard.row_offset) * variable.row_bytes,
-                            static_cast<std::size_t>(shard.rows) * variable.row_bytes)
-            : std::span<const std::byte>();
     const auto index = static_cast<std::uint32_t>(shard.server);
     MUSTER_TRY_ASSIGN(const std::size_t server, servers_.Find(index));
-    const auto made = MakeOne(server, create, own, ids);
+    const ShardValue value = values(variable, shard);
+    if (!value.ok()) {
+      Undo(std::move(create), part, {}, ids);
+      return value.status();
+    }
+    const auto made = MakeOne(server, create, *value, ids);
     if (made.ok()) {
       shard.wire = *made;
       continue;
     }
-    // The one that failed, too: what a server refuses may be a repeat of what it has done, whose
-    // answer was lost.
-    Unmade unmade{.create = std::move(create), .parts = {}};
-    for (std::uint32_t one = 0; one <= part; ++one) unmade.parts.push_back(one);
     std::vector<std::uint32_t> away;
     if (IsNoAnswer(made.status())) away.push_back(index);
-    {
-      // Before they are deleted, which takes its time: who makes one of the name meanwhile has to
-      // know.
-      const MutexLock lock(mutex_);
-      unmade_.push_back(unmade);
-    }
-    (void)DeleteParts(unmade, away, ids);
+    // The one that failed, too: what a server refuses may be a repeat of what it has done, whose
+    // answer was lost.
+    Undo(std::move(create), part + 1, std::move(away), ids);
     return made.status();
   }
   return Ok();
+}
+
+void ShardMaker::Undo(v1::CreateShard create, std::uint32_t parts, std::vector<std::uint32_t> away,
+                      const ProgramIds& ids) {
+  if (parts == 0) return;
+  Unmade unmade{.create = std::move(create), .parts = {}};
+  for (std::uint32_t one = 0; one < parts; ++one) unmade.parts.push_back(one);
+  {
+    // Before they are deleted, which takes its time: who makes one of the name meanwhile has to
+    // know.
+    const MutexLock lock(mutex_);
+    unmade_.push_back(unmade);
+  }
+  (void)DeleteParts(unmade, away, ids);
 }
 
 // Whether it is there does not matter: it is made once more, which makes no second one, so that it

@@ -27,10 +27,11 @@ class ShardMaker {
   // `timeout`: of one request, and more for many bytes.
   ShardMaker(ProgramServers& servers, Millis timeout) : servers_(servers), timeout_(timeout) {}
 
-  // Makes all shards of the variable that `create` describes, one after another, and says in
-  // `variable` where they are. After an error nothing of it is there, but on servers that have not
-  // answered: DeleteUnmade() is for those.
-  Status Make(v1::CreateShard create, std::span<const std::byte> value, VariableInfo& variable,
+  // Makes all shards of the variable that `create` describes, one after another, with what `values`
+  // gives for each (nothing, where `create` says how), and says in `variable` where they are. After
+  // an error nothing of it is there, but on servers that have not answered: DeleteUnmade() is for
+  // those.
+  Status Make(v1::CreateShard create, ShardValues values, VariableInfo& variable,
               const ProgramIds& ids);
   // Deletes what may be left of variables of this name that could not be made; of all, where it is
   // empty. What has been deleted so is not made any more, however late a request comes.
@@ -48,6 +49,10 @@ class ShardMaker {
   TimePoint After(std::uint64_t bytes) const;
   Result<std::uint32_t> MakeOne(std::size_t server, const v1::CreateShard& create,
                                 std::span<const std::byte> value, const ProgramIds& ids);
+  // Deletes the first `parts` shards of a variable that could not be made, and remembers those on
+  // servers that do not answer, as `away` does not.
+  void Undo(v1::CreateShard create, std::uint32_t parts, std::vector<std::uint32_t> away,
+            const ProgramIds& ids);
   // Deletes the parts of one of `unmade_`, but on servers that are not asked; one that does not
   // answer is asked no more. What is left stays there.
   Status DeleteParts(Unmade& unmade, std::vector<std::uint32_t>& not_asked, const ProgramIds& ids);

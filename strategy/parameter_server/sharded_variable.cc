@@ -101,8 +101,9 @@ torch::Tensor ShardedVariable::slice(std::optional<std::int64_t> start,
   const std::int64_t from = border(start, step > 0 ? low : high);
   const std::int64_t to = border(stop, step > 0 ? high : low);
   const bool none = step > 0 ? from >= to : from <= to;
+  // A longer step has as many rows, one, and libtorch adds it to the border, past what int64 holds.
   return gather(none ? torch::empty({0}, torch::kLong)
-                     : torch::arange(from, to, step, torch::kLong));
+                     : torch::arange(from, to, std::clamp(step, -rows, rows), torch::kLong));
 }
 
 torch::Tensor ShardedVariable::index(

@@ -138,17 +138,18 @@ bool Variable::is_initialized() const {
 void Variable::initialize() const {
   VariableState& state = StateOf(state_);
   ReplicaContext* const replica = state.Replica();
-  const auto value = [&] {
-    return internal::brought_by(state.strategy->collectives(),
-                                [&] { return state.initial_value(); });
+  const auto initialize = [&] {
+    if (state.InitializeInParts(state.initial_value)) return;
+    state.Initialize(
+        internal::brought_by(state.strategy->collectives(), [&] { return state.initial_value(); }));
   };
-  if (replica == nullptr) return state.Initialize(value());
+  if (replica == nullptr) return initialize();
   struct Nothing {
   } mine;
   replica->meet("initialize variable " + state.name, mine, [&](const Arrivals<Nothing>&) {
     const internal::FrameGuard merge(
         {.kind = internal::Frame::Kind::kMerge, .strategy = &*state.strategy});
-    state.Initialize(value());
+    initialize();
   });
 }
 

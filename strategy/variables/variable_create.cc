@@ -232,6 +232,7 @@ void GiveFirstValue(VariableState& state, const VariableSpec& spec, device::Plac
   torch::Tensor value;
   {
     const device::PlaceScope here(device);
+    if (state.InitializeInParts(spec.initial_value)) return;
     value = brought_by(state.strategy->collectives(),
                        [&] { return state.at(0).FirstValue(spec.initial_value); });
   }

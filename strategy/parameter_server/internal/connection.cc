@@ -298,7 +298,7 @@ std::uint32_t PsConnection::PlaceOf(std::uint32_t index) const {
 // the same server, and given back when they refuse.
 ps::VariableHandle PsConnection::Create(const std::string& name, DType dtype,
                                         const std::vector<std::int64_t>& sizes, std::int64_t shards,
-                                        Place place, std::span<const std::byte> value) {
+                                        Place place, ps::ShardValues values) {
   using Policy = partition::Placer::Policy;
   ps::ProgramClient& servers = client();
   DeleteDropped(name);
@@ -320,7 +320,7 @@ ps::VariableHandle PsConnection::Create(const std::string& name, DType dtype,
       placer_.Add(places, bytes);
     }
   }
-  auto made = servers.Create(spec, value);
+  auto made = servers.Create(spec, values);
   if (!made.ok()) {
     const MutexLock lock(mutex_);
     placer_.Remove(places, bytes);

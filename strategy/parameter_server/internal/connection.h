@@ -70,12 +70,12 @@ class PsConnection : public std::enable_shared_from_this<PsConnection> {
     std::vector<std::uint32_t> colocated = {};
     Placement placement = Placement::kRoundRobin;
   };
-  // The driver's: makes a variable.
+  // The driver's: makes a variable, whose shards' values are asked for one after the other.
   //   ALREADY_EXISTS: the name.  RESOURCE_EXHAUSTED: no memory.  INVALID_ARGUMENT: a type that
   //   servers do not have.
   ps::VariableHandle Create(const std::string& name, DType dtype,
                             const std::vector<std::int64_t>& sizes, std::int64_t shards,
-                            Place place, std::span<const std::byte> value);
+                            Place place, ps::ShardValues values);
   // Frees it: at once, or when its servers are back; before another one gets its name, in any case.
   void Delete(const ps::VariableHandle& variable);
 

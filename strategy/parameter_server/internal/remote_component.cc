@@ -1,5 +1,6 @@
 #include "strategy/parameter_server/internal/remote_component.h"
 
+#include <exception>
 #include <thread>
 #include <utility>
 
@@ -7,6 +8,7 @@
 #include "common/partition/placement.h"
 #include "common/torch/dtypes.h"
 #include "strategy/base/internal/bytes_of.h"
+#include "strategy/base/internal/plain.h"
 #include "strategy/base/internal/raise.h"
 #include "strategy/base/internal/shape_text.h"
 #include "strategy/cluster/internal/stderr_line.h"
@@ -45,6 +47,26 @@ std::string Text(torch::ScalarType type, const std::vector<std::int64_t>& sizes)
   return fmt::format("{} of shape {}", torch::toString(type), ShapeText(sizes));
 }
 
+VariablePart PartAt(const std::vector<std::int64_t>& sizes, std::int64_t offset,
+                    std::int64_t rows) {
+  VariablePart part{.shape = sizes, .offset = std::vector<std::int64_t>(sizes.size())};
+  if (sizes.empty()) return part;  // a scalar is one row
+  part.shape[0] = rows;
+  part.offset[0] = offset;
+  return part;
+}
+
+// One part as it is sent; copied only where it lies or looks otherwise.
+torch::Tensor PlainHere(const std::string& name, const torch::Tensor& part,
+                        torch::ScalarType type) {
+  if (part.layout() != torch::kStrided) {
+    raise(
+        InvalidArgument("the initial value of variable {} is sparse: give to_dense() of it", name));
+  }
+  const Ordinary ordinary(device::Place{});
+  return plain_of(part.to(torch::kCPU, type));
+}
+
 // Who looks up, outside closures.
 Lookups::Who LooksUpHere() {
   return {.replica = ReplicaHere(), .thread = std::this_thread::get_id()};
@@ -63,13 +85,14 @@ RemoteComponent::RemoteComponent(std::string name, device::Place place,
                                  std::shared_ptr<PsConnection> driver,
                                  VariablePartitioner partitioner,
                                  std::vector<std::uint32_t> colocated, Writes writes,
-                                 Placement placement)
+                                 Placement placement, std::int64_t warned_above)
     : Component(std::move(name), place),
       driver_(std::move(driver)),
       partitioner_(std::move(partitioner)),
       colocated_(std::move(colocated)),
       writes_(writes),
-      placement_(placement) {}
+      placement_(placement),
+      warned_above_(warned_above) {}
 
 RemoteComponent::~RemoteComponent() {
   const MutexLock lock(mutex_);
@@ -196,42 +219,88 @@ torch::Tensor RemoteComponent::FirstValue(const InitialValue& initial) {
   const partition::DivLayout layout(parts.shape[0], CountShards(parts.shape, parts.type));
   std::vector<torch::Tensor> values;
   for (std::int64_t shard = 0; shard < layout.shards(); ++shard) {
-    VariablePart part{.shape = parts.shape,
-                      .offset = std::vector<std::int64_t>(parts.shape.size())};
-    part.shape[0] = layout.Rows(shard);
-    part.offset[0] = layout.Offset(shard);
-    values.push_back(initial.part(part));
+    values.push_back(initial.part(PartAt(parts.shape, layout.Offset(shard), layout.Rows(shard))));
   }
   return torch::cat(values);
 }
 
-std::string WholeValueWarning(const std::string& name, std::int64_t elements, std::int64_t shards) {
-  constexpr std::int64_t kLarge = 1'000'000'000;
-  if (shards < 2 || elements <= kLarge) return "";
+bool RemoteComponent::Declare(const Form& form) {
+  if (driver_ != nullptr) return false;
+  const MutexLock lock(mutex_);
+  if (declared_.has_value()) return false;
+  declared_ = form;
+  return true;
+}
+
+// A table may be larger than this process's memory: each part is let go when its server has it,
+// before the next one is made. What the function throws is thrown on when the parts that are made
+// have been deleted.
+bool RemoteComponent::TakeParts(const InitialValue& initial, torch::ScalarType type) {
+  const Use use = Begin();
+  if (driver_ == nullptr || use.variable != nullptr) return false;
+  if (use.session != nullptr) RaiseNotMade();
+  const std::vector<std::int64_t>& sizes = initial.parts()->shape;
+  std::exception_ptr thrown;
+  torch::Tensor part;
+  const auto next = [&](const ps::VariableInfo&, const ps::ShardRef& shard) -> ps::ShardValue {
+    part = torch::Tensor();
+    try {
+      part = PlainHere(name(), initial.part(PartAt(sizes, shard.row_offset, shard.rows)), type);
+      return std::span<const std::byte>(BytesOf(part));
+    } catch (...) {
+      thrown = std::current_exception();
+      return Cancelled("variable {}: a part of its initial value could not be made", name());
+    }
+  };
+  try {
+    Make({.type = type, .sizes = sizes}, next, [](std::int64_t) {});
+  } catch (const Error&) {
+    if (thrown != nullptr) std::rethrow_exception(thrown);
+    throw;
+  }
+  return true;
+}
+
+std::string WholeValueWarning(const std::string& name, std::int64_t elements, std::int64_t shards,
+                              std::int64_t limit) {
+  if (shards < 2 || elements <= limit) return "";
   return fmt::format(
       "the initial value of variable {} has {} elements: this process has made all of them, before "
       "they are cut into {} shards",
       name, elements, shards);
 }
 
-void RemoteComponent::Make(const torch::Tensor& value, torch::ScalarType type) {
-  const DType dtype = DTypeOf(type);
+// `cut`: hears how many shards there are when all else is checked, before there is one.
+void RemoteComponent::Make(const Form& form, ps::ShardValues values,
+                           absl::FunctionRef<void(std::int64_t)> cut) {
+  const DType dtype = DTypeOf(form.type);
   if (dtype == DType::kUnspecified) {
     raise(InvalidArgument("variable {}: parameter servers have no {}", name(),
-                          torch::toString(type)));
+                          torch::toString(form.type)));
   }
-  const torch::Tensor bytes = CopyAt(device::Place{}, value, type);
-  const std::vector<std::int64_t> sizes = value.sizes().vec();
   // Before it is cut: no rows make no shards.
-  (void)value_of(partition::CountElements(sizes, "variable " + name()));
-  const std::int64_t shards = CountShards(sizes, type);
-  const std::string warning = WholeValueWarning(name(), value.numel(), shards);
-  if (!warning.empty()) TellStderr(warning);
-  ps::VariableHandle made = driver_->Create(name(), dtype, sizes, shards, {colocated_, placement_},
-                                            BytesOf(bytes.contiguous()));
+  (void)value_of(partition::CountElements(form.sizes, "variable " + name()));
+  const std::int64_t shards = CountShards(form.sizes, form.type);
+  cut(shards);
+  ps::VariableHandle made =
+      driver_->Create(name(), dtype, form.sizes, shards, {colocated_, placement_}, values);
   const MutexLock lock(mutex_);
   made_ = std::move(made);
-  declared_ = Form{.type = type, .sizes = sizes};
+  declared_ = form;
+}
+
+void RemoteComponent::MakeWhole(const torch::Tensor& value, torch::ScalarType type) {
+  torch::Tensor whole;
+  const auto rows = [&](const ps::VariableInfo& variable,
+                        const ps::ShardRef& shard) -> ps::ShardValue {
+    return BytesOf(whole).subspan(static_cast<std::size_t>(shard.row_offset) * variable.row_bytes,
+                                  static_cast<std::size_t>(shard.rows) * variable.row_bytes);
+  };
+  Make({.type = type, .sizes = value.sizes().vec()}, rows, [&](std::int64_t shards) {
+    const std::string warning = WholeValueWarning(name(), value.numel(), shards, warned_above_);
+    if (!warning.empty()) TellStderr(warning);
+    whole = CopyAt(device::Place{}, value, type).contiguous();
+  });
 }
 
 void RemoteComponent::Assign(const torch::Tensor& value, torch::ScalarType type) {
@@ -245,7 +314,7 @@ void RemoteComponent::Assign(const torch::Tensor& value, torch::ScalarType type)
   const Use use = Begin();
   if (use.variable == nullptr) {
     if (driver_ == nullptr || use.session != nullptr) RaiseNotMade();
-    return Make(value, type);
+    return MakeWhole(value, type);
   }
   (void)Apply(WriteKind::kAssign, name(), {.values = value.to(type)});
 }

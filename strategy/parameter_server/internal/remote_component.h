@@ -11,6 +11,8 @@
 #include <string>
 #include <vector>
 
+#include <absl/functional/function_ref.h>
+
 #include "common/base/mutex.h"
 #include "strategy/parameter_server/consistency.h"
 #include "strategy/parameter_server/internal/connection.h"
@@ -28,11 +30,15 @@ class ClosureSession;
 
 class RemoteComponent final : public Component {
  public:
+  static constexpr std::int64_t kWarnedAbove = 1'000'000'000;
+
   // `driver`: where it is made; null: it is found. A component that is colocated lies where the
-  // other one does and is not partitioned.
+  // other one does and is not partitioned. A whole value of more than `warned_above` elements that
+  // is cut is warned of.
   RemoteComponent(std::string name, device::Place place, std::shared_ptr<PsConnection> driver,
                   VariablePartitioner partitioner, std::vector<std::uint32_t> colocated,
-                  Writes writes = Writes::kTogether, Placement placement = Placement::kRoundRobin);
+                  Writes writes = Writes::kTogether, Placement placement = Placement::kRoundRobin,
+                  std::int64_t warned_above = kWarnedAbove);
   ~RemoteComponent() override;
 
   // All: PsUnavailable, where a server is lost; INVALID_ARGUMENT: the driver's variable of this
@@ -44,8 +50,12 @@ class RemoteComponent final : public Component {
   torch::Tensor Gather(const torch::Tensor& rows) const override;
   // FAILED_PRECONDITION: the driver has not made the variable, and this is not the driver.
   void Assign(const torch::Tensor& value, torch::ScalarType type) override;
-  // Asks a function that makes parts for each shard's.
+  // Asks a function that makes parts for each shard's, and joins them.
   torch::Tensor FirstValue(const InitialValue& initial) override;
+  // Elsewhere than in the driver.
+  bool Declare(const Form& form) override;
+  // Each part is made when its server takes it. FAILED_PRECONDITION: in a closure.
+  bool TakeParts(const InitialValue& initial, torch::ScalarType type) override;
   bool Apply(WriteKind kind, const std::string& variable, const WriteArgument& argument) override;
 
   // Rows as a leaf (requires_grad if `trainable`), which is remembered; ids: each once.
@@ -84,7 +94,8 @@ class RemoteComponent final : public Component {
   Use Begin() const;
   ps::VariableHandle Bound(PsConnection& connection) const;
   [[noreturn]] void RaiseNotMade() const;
-  void Make(const torch::Tensor& value, torch::ScalarType type);
+  void Make(const Form& form, ps::ShardValues values, absl::FunctionRef<void(std::int64_t)> cut);
+  void MakeWhole(const torch::Tensor& value, torch::ScalarType type);
   std::int64_t CountShards(const std::vector<std::int64_t>& sizes, torch::ScalarType type) const;
 
   const std::shared_ptr<PsConnection> driver_;
@@ -92,6 +103,7 @@ class RemoteComponent final : public Component {
   const std::vector<std::uint32_t> colocated_;
   const Writes writes_;
   const Placement placement_;
+  const std::int64_t warned_above_;
   std::atomic<bool> has_optimizer_{false};
 
   mutable Mutex mutex_;
@@ -102,7 +114,8 @@ class RemoteComponent final : public Component {
 
 // What is to be said of an initial value that this process has made whole, to be cut; empty:
 // nothing.
-std::string WholeValueWarning(const std::string& name, std::int64_t elements, std::int64_t shards);
+std::string WholeValueWarning(const std::string& name, std::int64_t elements, std::int64_t shards,
+                              std::int64_t limit = RemoteComponent::kWarnedAbove);
 
 // INVALID_ARGUMENT: it is not on parameter servers.
 RemoteComponent& remote_component(const Variable& variable);

@@ -63,6 +63,14 @@ class Component {
   virtual torch::Tensor Gather(const torch::Tensor& rows) const;
   // What `initial` makes of it.
   virtual torch::Tensor FirstValue(const InitialValue& initial);
+  // true: its value is made elsewhere, and this is all that is to be said of it here.
+  virtual bool Declare(const Form&) { return false; }
+  // Makes its first value, of which `initial` has parts, part by part, none longer than it is
+  // needed. false, and nothing is done: it has a value, or takes one as a whole.
+  //   INVALID_ARGUMENT: a part is not what it must be; what the function throws.
+  virtual bool TakeParts(const InitialValue& /*initial*/, torch::ScalarType /*type*/) {
+    return false;
+  }
   // A copy of `value`, as `type`, becomes the value. The first one says what the value looks like.
   virtual void Assign(const torch::Tensor& value, torch::ScalarType type) = 0;
   // One write. false, and nothing is done: there is no value yet. `variable`: for messages.

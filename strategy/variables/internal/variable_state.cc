@@ -196,6 +196,22 @@ void VariableState::Settle() {
   for (AdoptedComponent* const component : adopted_) component->Settle();
 }
 
+// Several components have one value, which a function of parts may not make twice; several
+// processes agree on the first one's.
+bool VariableState::InitializeInParts(const InitialValue& initial) {
+  if (!initial.parts().has_value() || strategy->collectives() != nullptr) return false;
+  const torch::ScalarType type = dtype.value_or(initial.parts()->type);
+  policy->CheckType(*this, type);
+  const RecursiveMutexLock lock(mutex_);
+  const Component::Form form{.type = type, .sizes = initial.parts()->shape};
+  if (at(0).Declare(form)) {
+    for (int index = 1; index < size(); ++index) (void)at(index).Declare(form);
+    return true;
+  }
+  const MutexLock write(at(0).write_mutex());
+  return size() == 1 && at(0).TakeParts(initial, type);
+}
+
 void VariableState::Initialize(const torch::Tensor& own) {
   const Strategy& of = *strategy;
   torch::Tensor value = own;

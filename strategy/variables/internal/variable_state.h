@@ -62,6 +62,9 @@ class VariableState {
   // All components at once: nobody else writes between.
   void WriteAll(WriteKind kind, const ArgumentOf& argument);
   void WriteOne(WriteKind kind, int index, const WriteArgument& argument);
+  // The parts of `initial` become the value, one after another; where it is made elsewhere, none is
+  // asked for. false, and nothing is done: its whole value goes to Initialize().
+  bool InitializeInParts(const InitialValue& initial);
   // `own` becomes the value, or of several processes the first one's.
   void Initialize(const torch::Tensor& own);
   // What ReadAcross() gave becomes the value.

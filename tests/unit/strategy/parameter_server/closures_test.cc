@@ -1,4 +1,5 @@
 // Variables on parameter servers in closures: snapshots, write sets, lost servers.
+#include <atomic>
 #include <fstream>
 #include <thread>
 
@@ -57,6 +58,29 @@ std::vector<float> immediate_reads() {
   seen.push_back(v.item<float>());
   return seen;
 }
+muster::ParameterServerStrategy* flushing = nullptr;
+// A closure waits in its middle: the test looks, and writes, and lets it go on.
+std::atomic<bool> in_the_middle{false};
+std::atomic<bool> goes_on{false};
+void waits_in_the_middle() {
+  in_the_middle = true;
+  while (!goes_on && !muster::cancellation().stop_requested()) std::this_thread::yield();
+}
+void flushes_between(bool throws) {
+  v += 1;
+  flushing->flush();
+  v += 10;
+  waits_in_the_middle();
+  if (throws) muster::raise(muster::ErrorCode::kOutOfRange, "after it has flushed");
+}
+std::vector<float> reads_twice() {
+  std::vector<float> seen{v.item<float>()};
+  waits_in_the_middle();
+  seen.push_back(v.item<float>());
+  v += 1;
+  seen.push_back(v.item<float>());
+  return seen;
+}
 muster::ServerOptimizer* immediate_sgd = nullptr;
 float optimizes_and_throws() {
   immediate_sgd->apply_gradients({{torch::ones({3, 1}), w}}, 1.0);
@@ -79,6 +103,8 @@ MUSTER_FUNCTION(closures_of_servers::step);
 MUSTER_FUNCTION(closures_of_servers::in_replicas);
 MUSTER_FUNCTION(closures_of_servers::makes_one);
 MUSTER_FUNCTION(closures_of_servers::waits_between);
+MUSTER_FUNCTION(closures_of_servers::flushes_between);
+MUSTER_FUNCTION(closures_of_servers::reads_twice);
 MUSTER_FUNCTION(closures_of_servers::immediate_reads);
 MUSTER_FUNCTION(closures_of_servers::optimizes_and_throws);
 
@@ -122,6 +148,47 @@ TEST_CASE_METHOD(ClosureFixture, "what a closure that throws has written is not 
   coordinator.schedule<writes_and_throws>();
   CHECK(says("after it has written", [&] { (void)(coordinator.join()); }));
   CHECK(v.item<float>() == 0);
+}
+
+struct MiddleFixture : ClosureFixture {
+  MiddleFixture() {
+    flushing = &strategy;
+    in_the_middle = false;
+    goes_on = false;
+  }
+  ~MiddleFixture() { flushing = nullptr; }
+  void AwaitMiddle() {
+    while (!in_the_middle && !coordinator.done()) std::this_thread::yield();
+  }
+};
+
+TEST_CASE_METHOD(MiddleFixture, "others see what a closure has flushed while it runs on",
+                 "[strategy][unit]") {
+  coordinator.schedule<flushes_between>(false);
+  AwaitMiddle();
+  CHECK(v.item<float>() == 1);
+  goes_on = true;
+  coordinator.join();
+  CHECK(v.item<float>() == 11);
+}
+
+TEST_CASE_METHOD(MiddleFixture, "of a closure that throws what it has flushed stays and no more",
+                 "[strategy][unit]") {
+  goes_on = true;
+  coordinator.schedule<flushes_between>(true);
+  CHECK(throws(ErrorCode::kOutOfRange, "after it has flushed", [&] { coordinator.join(); }));
+  CHECK(v.item<float>() == 1);
+}
+
+TEST_CASE_METHOD(MiddleFixture,
+                 "a closure goes on seeing what it has read first until it writes itself",
+                 "[strategy][unit]") {
+  const auto seen = coordinator.schedule<reads_twice>();
+  AwaitMiddle();
+  v.assign(5);
+  goes_on = true;
+  CHECK(seen.fetch() == std::vector<float>{0, 0, 6});
+  CHECK(v.item<float>() == 6);
 }
 
 // The same with a strategy whose closures' writes are sent at once.

@@ -1,5 +1,6 @@
 // Variables that a partitioner has cut, as one and as their parts.
 #include <filesystem>
+#include <limits>
 #include <optional>
 
 #include "strategy/parameter_server/sharded_variable.h"
@@ -112,6 +113,10 @@ TEST_CASE("slices and rows are those of one tensor", "[strategy][unit][SHV-17]")
   CHECK(v.slice(2, {}, -1).equal(rows({2, 1, 0})));
   CHECK(v.slice(-1, -3, -1).equal(rows({7, 6})));
   CHECK(v.slice(7, 1, -4).equal(rows({7, 3})));
+  constexpr std::int64_t kMost = std::numeric_limits<std::int64_t>::max();
+  CHECK(v.slice(1, {}, kMost).equal(rows({1})));
+  CHECK(v.slice(-kMost, kMost, kMost).equal(rows({0})));
+  CHECK(v.slice(kMost, {}, -kMost - 1).equal(rows({7})));
   CHECK(v.slice(0, 0).sizes() == torch::IntArrayRef({0, 2}));
   CHECK(v.slice(5, 3).size(0) == 0);
   CHECK(v[2][1].item<float>() == 5);
