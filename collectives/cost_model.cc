@@ -25,7 +25,6 @@ double PredictedSeconds(Algorithm algorithm, int members, std::size_t bytes, con
   const auto unsigned_members = static_cast<unsigned>(members);
   const bool power = std::has_single_bit(unsigned_members);
   const double floor_log = std::bit_width(unsigned_members) - 1;
-  const double ceil_log = power ? floor_log : floor_log + 1;
   const double p = std::bit_floor(unsigned_members);
   const double step = costs.round + costs.message;
   // Those beyond a power of two bring everything to a partner, and get everything back.
@@ -40,8 +39,12 @@ double PredictedSeconds(Algorithm algorithm, int members, std::size_t bytes, con
       return fold + 2 * floor_log * step + (p - 1) / p * b * (2 * costs.byte + costs.reduced_byte);
     case Algorithm::kDoubling:
       return fold + floor_log * (step + b * (costs.byte + costs.reduced_byte));
-    case Algorithm::kTree:
-      return ceil_log * (2 * step + b * (2 * costs.byte + costs.reduced_byte));
+    case Algorithm::kTree: {
+      // Members beyond a power of two are a smaller tree, which is ready no later than the rest:
+      // the root adds what it brings last, and sends it the result first.
+      const double more = power ? 0 : costs.message + b * (costs.byte + costs.reduced_byte);
+      return more + floor_log * (2 * step + b * (2 * costs.byte + costs.reduced_byte));
+    }
   }
   MUSTER_INVARIANT(!"an algorithm without a cost");
 }

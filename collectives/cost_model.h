@@ -1,5 +1,5 @@
 // What an all-reduce costs on links of a given speed, by closed forms, and which algorithm is the
-// cheapest. The simulation of tests/unit/collectives agrees with the forms up to 1,000 members.
+// cheapest. The simulation of tests/unit/collectives agrees with the forms up to 1,024 members.
 //
 // Threading: values and pure functions.
 #pragma once

@@ -3,6 +3,8 @@
 #include <cstring>
 #include <new>
 
+#include "common/base/page.h"
+
 namespace muster::collectives {
 
 Result<std::shared_ptr<std::byte>> OrdinaryMemory(std::size_t bytes) {
@@ -10,7 +12,7 @@ Result<std::shared_ptr<std::byte>> OrdinaryMemory(std::size_t bytes) {
   if (bytes == 0 || bytes > kMost) {
     return InvalidArgument("memory of {} bytes: 1 to {} are allowed", bytes, kMost);
   }
-  constexpr std::align_val_t kPage{4096};
+  constexpr std::align_val_t kPage{kPageBytes};
   auto* const memory = static_cast<std::byte*>(::operator new(bytes, kPage, std::nothrow));
   if (memory == nullptr) return ResourceExhausted("no memory for {} bytes", bytes);
   std::memset(memory, 0, bytes);

@@ -48,7 +48,8 @@ std::vector<Piece> TorusPlan::PiecesWithin(Range range, Range slice) const {
 }
 
 // Members' results are where their sums grow. In a round nobody writes what another reads: a member
-// sends other elements than it receives.
+// sends other elements than it receives. A mean is divided before it is added up, as TPUs do: the
+// sum of large numbers would be infinite.
 void TorusPlan::Reduce(std::span<const std::span<const ReduceBuffer>> brought, Range slice) const {
   const auto each_receive = [&](std::size_t round, const auto& rounds_of, const auto& receive) {
     for (std::size_t rank = 0; rank < brought.size(); ++rank) {
@@ -66,11 +67,20 @@ void TorusPlan::Reduce(std::span<const std::span<const ReduceBuffer>> brought, R
                 static_cast<const std::byte*>(from) + range.begin * bytes,
                 (range.end - range.begin) * bytes);
   };
-  for (const std::span<const ReduceBuffer>& buffers : brought) {
-    for (const Piece& piece : PiecesWithin({0, count_}, slice)) {
-      const ReduceBuffer& mine = buffers[piece.buffer];
-      if (mine.in != mine.out) copy(mine, mine.in, piece.range);
+  const auto each_buffer = [&](const auto& visit) {
+    for (const std::span<const ReduceBuffer>& buffers : brought) {
+      for (const Piece& piece : PiecesWithin({0, count_}, slice)) {
+        visit(buffers[piece.buffer], piece.range);
+      }
     }
+  };
+  each_buffer([&](const ReduceBuffer& mine, Range range) {
+    if (mine.in != mine.out) copy(mine, mine.in, range);
+  });
+  if (reduction_ == Reduction::kMean) {
+    each_buffer([&](const ReduceBuffer& mine, Range range) {
+      DivideRange(mine.type, mine.out, brought.size(), range.begin, range.end);
+    });
   }
   const auto add = [&](const ReduceBuffer& mine, const void* from, Range range) {
     const std::array<const void*, 2> sources = {from, mine.out};
@@ -79,14 +89,6 @@ void TorusPlan::Reduce(std::span<const std::span<const ReduceBuffer>> brought, R
   };
   const auto reduce = [](const Schedule& schedule) -> auto& { return schedule.reduce; };
   for (std::size_t k = 0; k < schedules_[0].reduce.size(); ++k) each_receive(k, reduce, add);
-  if (reduction_ == Reduction::kMean) {
-    for (std::size_t rank = 0; rank < brought.size(); ++rank) {
-      for (const Piece& piece : PiecesWithin(schedules_[rank].owned, slice)) {
-        const ReduceBuffer& mine = brought[rank][piece.buffer];
-        DivideRange(mine.type, mine.out, brought.size(), piece.range.begin, piece.range.end);
-      }
-    }
-  }
   const auto spread = [](const Schedule& schedule) -> auto& { return schedule.spread; };
   for (std::size_t k = 0; k < schedules_[0].spread.size(); ++k) each_receive(k, spread, copy);
 }

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <optional>
 
@@ -20,6 +21,10 @@ class CommonMemory {
   static constexpr std::size_t kMostBytes = std::size_t{1} << 40;
   // kInvalidArgument: no bytes, or more than kMostBytes for so many members.
   static Status Check(std::size_t bytes, int members);
+  // kResourceExhausted: more than a machine of `machine` bytes, swap included, has for all of them,
+  // or the process's control group (none: no limit) for the own part.
+  static Status CheckRoom(std::size_t bytes, int members, std::uint64_t machine,
+                          std::optional<std::uint64_t> group);
 
   // `bytes` for each of `members`, of whom this is the one at `rank`. By one of them; the others
   // map its descriptor. Pages of the own part are in place when it returns.
@@ -28,8 +33,10 @@ class CommonMemory {
   static Result<std::shared_ptr<CommonMemory>> Map(int rank, int members, std::size_t bytes,
                                                    net::Fd descriptor);
 
-  // The maker's; -1 at who mapped it.
-  int descriptor() const { return arena_.fd(); }
+  // The maker's, until HandedOn(); -1 at who mapped it.
+  int descriptor() const { return made_.fd(); }
+  // All others have mapped it, and nobody needs a descriptor of it any more.
+  void HandedOn() { made_ = net::Arena(); }
   // How much a part has.
   std::size_t bytes() const { return bytes_; }
   std::byte* part(int rank) const { return base_ + static_cast<std::size_t>(rank) * stride_; }
@@ -46,8 +53,8 @@ class CommonMemory {
   const int rank_;
   const std::size_t bytes_;
   const std::size_t stride_;
-  net::Arena arena_;     // the maker's
-  net::PeerArena peer_;  // everybody else's
+  net::Arena made_;
+  net::PeerArena mapped_;
   std::byte* base_ = nullptr;
 };
 

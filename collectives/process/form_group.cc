@@ -331,7 +331,7 @@ class Forming {
       const auto left = std::chrono::ceil<Millis>(deadline_ - std::chrono::steady_clock::now());
       {
         const MutexLock lock(mutex_);
-        MUSTER_TRY(fatal_);
+        if (!fatal_.ok()) return lobby_->TellAll(fatal_);
         MUSTER_TRY(lobby_->AnyLost(spec_.rank));
         std::string missing = Missing();
         if (missing.empty()) return Ok();

@@ -19,6 +19,9 @@ namespace {
 
 using std::chrono::steady_clock;
 
+// The group does not form; meta: why, the header's status is the code.
+constexpr net::FrameKind kFailed = net::kFirstOfProtocols + 11;
+
 // Who waits says so to its daemon this often (process::WaitPage::kFresh).
 constexpr Millis kShowEvery{500};
 // Who waits for bytes looks this often whether somebody was lost.
@@ -136,6 +139,7 @@ Status Lobby::AwaitBytes(int fd, TimePoint deadline) {
 
 // One that has formed the group and left it, or told the others of its end, has said so.
 Status Lobby::FirstLost() const {
+  MUSTER_TRY(verdict_);
   const Guest* first = nullptr;
   for (const Guest& one : guests_) {
     if (one.lost.ok() || (first != nullptr && first->lost_as < one.lost_as)) continue;
@@ -146,8 +150,27 @@ Status Lobby::FirstLost() const {
 
 Status Lobby::AnyLost(int end) {
   const MutexLock lock(mutex_);
+  MUSTER_TRY(verdict_);
   for (int rank = 0; rank < end; ++rank) MUSTER_TRY(guest(rank).lost);
   return Ok();
+}
+
+Status Lobby::TellAll(const Status& why) {
+  const MutexLock lock(mutex_);
+  verdict_ = why;
+  SayVerdict();
+  return why;
+}
+
+void Lobby::SayVerdict() {
+  const std::string text = Message(verdict_);
+  const auto code = static_cast<std::uint32_t>(verdict_.code());
+  for (const Guest& one : guests_) {
+    if (one.link == nullptr) continue;
+    const Status queued =
+        one.link->Queue({.kind = kFailed, .status = code}, std::as_bytes(std::span(text)), {});
+    if (queued.ok()) (void)one.link->Flush();
+  }
 }
 
 std::vector<Watch::Link> Lobby::Leave() {
@@ -190,11 +213,19 @@ void Lobby::Listen(int rank) {
   Guest& one = guest(rank);
   if (one.link == nullptr) return;
   one.is_new = false;
-  const auto received = one.link->Receive(
-      [&one](const net::FrameHeader& header, std::span<const std::byte> meta, auto) {
+  const bool knew = !verdict_.ok();
+  const auto received =
+      one.link->Receive([&](const net::FrameHeader& header, std::span<const std::byte> meta,
+                            auto) MUSTER_REQUIRES(mutex_) {
+        if (header.kind == kFailed) {
+          const std::string text(reinterpret_cast<const char*>(meta.data()), meta.size());
+          if (!knew) verdict_ = MakeStatus(static_cast<StatusCode>(header.status), text);
+          return Ok();
+        }
         one.frames.push_back({header, {meta.begin(), meta.end()}});
         return Ok();
       });
+  if (!knew && !verdict_.ok()) SayVerdict();
   Status status = received.status();
   if (status.ok()) {
     one.heard = one.heard || *received > 0;

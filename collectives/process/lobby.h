@@ -61,6 +61,10 @@ class Lobby {
   Status AwaitBytes(int fd, TimePoint deadline);
   // kUnavailable: one of the ranks below `end` was lost.
   Status AnyLost(int end);
+  // All who are here hear that the group does not form, and why: else they would see no more than
+  // that this member is gone. It is the error of their calls, and they tell it to all others before
+  // they go. Returns `why`.
+  Status TellAll(const Status& why);
 
   // Ends the thread. What members have said meanwhile comes along, and who was lost.
   std::vector<Watch::Link> Leave();
@@ -81,6 +85,7 @@ class Lobby {
   void Run();
   void Listen(int rank) MUSTER_REQUIRES(mutex_);
   Status FirstLost() const MUSTER_REQUIRES(mutex_);
+  void SayVerdict() MUSTER_REQUIRES(mutex_);
   void Show(TimePoint now) MUSTER_REQUIRES(mutex_);
   void Ring() const;
   void End();
@@ -96,6 +101,8 @@ class Lobby {
   // Links that the thread may still wait on.
   std::vector<std::unique_ptr<net::DuplexLink>> gone_ MUSTER_GUARDED_BY(mutex_);
   std::uint64_t lost_ MUSTER_GUARDED_BY(mutex_) = 0;  // losses in all
+  // Why the group does not form, as a member has told all.
+  Status verdict_ MUSTER_GUARDED_BY(mutex_);
   std::string waits_for_ MUSTER_GUARDED_BY(mutex_);
   WaitSign sign_ MUSTER_GUARDED_BY(mutex_);
   std::thread thread_;

@@ -47,6 +47,10 @@ enum class Kind : std::uint8_t {
   kCommonMemory,
 };
 
+// Shapes, lengths and messages of one member are thousands of numbers; more is no length that was
+// meant, and no memory is to be had for it.
+constexpr std::uint64_t kMostExchanged = std::uint64_t{1} << 22;
+
 Signature Begin(Kind kind) { return Signature().Add(static_cast<std::uint64_t>(kind)); }
 
 std::string Described(std::span<const ReduceBuffer> buffers) {
@@ -135,7 +139,13 @@ Status ProcessGroup::Run(const Signature& signature, Timeout timeout, const Call
     return status;
   }
   const std::string mine = call();
-  const Status failure = watch_->Fail(Explain(status, *number, mine, timeout, waiting));
+  // How long it has waited; empty: only what has a limit knows when it began.
+  const auto after = [&]() -> std::string {
+    if (deadline == TimePoint::max()) return "";
+    const auto waited = std::chrono::steady_clock::now() - (deadline - *timeout);
+    return fmt::format(", after {} ms", std::chrono::ceil<Millis>(waited).count());
+  };
+  const Status failure = watch_->Fail(Explain(status, *number, mine, timeout, after(), waiting));
   // Who notices that a member is lost knows nothing of operations.
   if (Message(failure).find(fmt::format("operation {},", *number)) != std::string::npos) {
     // What another member has told of its call says nothing of this one's.
@@ -143,20 +153,15 @@ Status ProcessGroup::Run(const Signature& signature, Timeout timeout, const Call
         TellsOf(Message(failure), *number, mine)) {
       return failure;
     }
-    return InvalidArgument("{}; {} calls {}", Message(failure),
-                           tasks_[static_cast<std::size_t>(rank_)], mine);
+    return InvalidArgument("{}; {} calls {}{}", Message(failure),
+                           tasks_[static_cast<std::size_t>(rank_)], mine, after());
   }
-  const auto waited = [&] {
-    return std::chrono::ceil<Millis>(std::chrono::steady_clock::now() - (deadline - *timeout));
-  };
-  return Annotate(failure, fmt::format("operation {}, {}{}", *number, mine,
-                                       deadline == TimePoint::max()
-                                           ? ""
-                                           : fmt::format(", after {} ms", waited().count())));
+  return Annotate(failure, fmt::format("operation {}, {}{}", *number, mine, after()));
 }
 
 Status ProcessGroup::Explain(const Status& status, std::uint64_t operation, const std::string& call,
-                             Timeout timeout, const std::vector<int>& waiting) {
+                             Timeout timeout, std::string_view after,
+                             const std::vector<int>& waiting) {
   const std::string what = fmt::format("operation {}, {}", operation, call);
   if (status.code() == StatusCode::kDeadlineExceeded) {
     return DeadlineExceeded(
@@ -164,9 +169,9 @@ Status ProcessGroup::Explain(const Status& status, std::uint64_t operation, cons
         timeout.value_or(std::chrono::milliseconds(0)).count(), watch_->Awaited(waiting));
   }
   if (status.code() == StatusCode::kInvalidArgument && !waiting.empty()) {
-    return InvalidArgument("Shape mismatch: {} calls {}; {} calls something else",
+    return InvalidArgument("Shape mismatch: {} calls {}; {} calls something else{}",
                            tasks_[static_cast<std::size_t>(rank_)], what,
-                           tasks_[static_cast<std::size_t>(waiting.front())]);
+                           tasks_[static_cast<std::size_t>(waiting.front())], after);
   }
   return Annotate(status, what);
 }
@@ -194,6 +199,7 @@ Status ProcessGroup::AllReduce(Reduction reduction, std::span<const ReduceBuffer
              });
 }
 
+// Lengths first. All see the same ones, so where one is beyond all bounds, all refuse alike.
 Result<std::vector<std::vector<std::int64_t>>> ProcessGroup::Exchange(
     std::string_view call, std::span<const std::int64_t> mine, Timeout timeout) {
   const auto n = static_cast<std::size_t>(size());
@@ -207,6 +213,12 @@ Result<std::vector<std::vector<std::int64_t>>> ProcessGroup::Exchange(
     }
     Status status = best_.Gather(operation, std::as_bytes(std::span(&own, 1)), into);
     if (status.ok()) {
+      for (std::size_t r = 0; r < n; ++r) {
+        if (lengths[r] > kMostExchanged) {
+          return InvalidArgument("{} brings {} numbers; at most {} are allowed", tasks_[r],
+                                 lengths[r], kMostExchanged);
+        }
+      }
       for (std::size_t r = 0; r < n; ++r) {
         all[r].resize(lengths[r]);
         into[r] = std::as_writable_bytes(std::span(all[r]));
@@ -409,6 +421,7 @@ Result<std::shared_ptr<CommonMemory>> ProcessGroup::MapCommonMemory(const Operat
     MUSTER_TRY_ASSIGN(memory, CommonMemory::Map(rank_, size(), bytes, std::move(descriptor)));
   }
   MUSTER_TRY(best_.Barrier(operation));
+  memory->HandedOn();
   return memory;
 }
 

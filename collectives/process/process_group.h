@@ -65,7 +65,7 @@ class ProcessGroup final : public Group {
   Result<std::shared_ptr<CommonMemory>> MapCommonMemory(const Operation& operation,
                                                         std::size_t bytes);
   Status Explain(const Status& status, std::uint64_t operation, const std::string& call,
-                 Timeout timeout, const std::vector<int>& waiting);
+                 Timeout timeout, std::string_view after, const std::vector<int>& waiting);
 
   const int rank_;
   const Generation generation_;

@@ -1,4 +1,5 @@
 #include <atomic>
+#include <cmath>
 #include <functional>
 #include <thread>
 #include <vector>
@@ -117,6 +118,28 @@ TEST_CASE("on a torus the sums are those of its schedule, however many share the
     // (1 + 1) + 1e16; in rank order each 1 would be lost.
     for (const std::vector<double>& result : results) CHECK(result[0] == 1e16 + 2);
   }
+}
+
+TEST_CASE("on a torus the mean of large numbers is finite though their sum is not",
+          "[collectives][unit][TPS-09]") {
+  const Torus torus{{2, 2, 2}, {0, 1, 2, 3, 4, 5, 6, 7}};
+  constexpr std::int64_t kCount = 5'000;
+  std::vector<std::vector<float>> means(8, std::vector<float>(kCount)), sums = means;
+  std::atomic<int> refused{0};
+  InGroup(
+      8,
+      [&](Group& group) {
+        const auto r = static_cast<std::size_t>(group.rank());
+        const std::vector<float> mine(kCount, 1e38f);
+        const ReduceBuffer mean{DType::kFloat32, {kCount}, mine.data(), means[r].data()};
+        const ReduceBuffer sum{DType::kFloat32, {kCount}, mine.data(), sums[r].data()};
+        if (!group.AllReduce(Reduction::kMean, {&mean, 1}).ok()) ++refused;
+        if (!group.AllReduce(Reduction::kSum, {&sum, 1}).ok()) ++refused;
+      },
+      &torus);
+  CHECK(refused == 0);
+  for (const auto& mean : means) CHECK(mean == std::vector<float>(kCount, 1e38f));
+  for (const auto& sum : sums) CHECK(std::isinf(sum[0]));
 }
 
 TEST_CASE("on a torus, too, buffers of different types are reduced as one", "[collectives][unit]") {

@@ -1,6 +1,8 @@
 // Calls of a group of processes with arguments that cannot be.
 #include <array>
+#include <chrono>
 #include <cstddef>
+#include <cstdint>
 #include <span>
 #include <string>
 #include <vector>
@@ -44,6 +46,44 @@ TEST_CASE("a part that a member sends itself needs as much room there", "[collec
     const std::string says = "sends itself 3 bytes, and has room for 2";
     const bool told = Message(status).find(says) != std::string::npos;
     if (status.code() != StatusCode::kInvalidArgument || !told) FAIL_CHECK(ToString(status));
+  });
+}
+
+TEST_CASE(
+    "members that call different things are told after how long where their calls have limits",
+    "[collectives][process]") {
+  Address address(2);
+  address.spec.transport = GENERATE(Transport::kBest, Transport::kSockets, Transport::kTcp);
+  InGroup(address, [](Group& group) {
+    constexpr std::chrono::seconds kLimit{30};
+    std::array<float, 3> values{};
+    const ReduceBuffer buffer{
+        .type = DType::kFloat32, .shape = {3}, .in = values.data(), .out = values.data()};
+    const Status status = group.rank() == 0 ? group.AllReduce(Reduction::kSum, {&buffer, 1}, kLimit)
+                                            : group.Barrier(kLimit);
+    const std::string text = Message(status);
+    const std::size_t at = text.rfind(", after ");
+    const bool told = text.find("Shape mismatch") != std::string::npos && at != std::string::npos &&
+                      text.ends_with(" ms");
+    if (status.code() != StatusCode::kInvalidArgument || !told) FAIL_CHECK(ToString(status));
+  });
+}
+
+// Before any memory is taken for it.
+TEST_CASE("an exchange of more numbers than shapes can have is refused on all members",
+          "[collectives][process]") {
+  Address address(2);
+  address.spec.transport = GENERATE(Transport::kBest, Transport::kTcp);
+  constexpr std::size_t kMost = std::size_t{1} << 22;
+  InGroup(address, [](Group& group) {
+    const std::vector<std::int64_t> mine(group.rank() == 1 ? kMost + 1 : 1);
+    const auto all = group.Exchange("lengths", mine);
+    const std::string says =
+        "lengths: exchange of shapes: worker:1 brings 4194305 numbers; at most 4194304 are allowed";
+    const bool told = Message(all.status()).find(says) != std::string::npos;
+    if (all.status().code() != StatusCode::kInvalidArgument || !told) {
+      FAIL_CHECK(ToString(all.status()));
+    }
   });
 }
 

@@ -370,6 +370,28 @@ TEST_CASE("A member without a free descriptor ends the call of all", "[collectiv
   }
 }
 
+TEST_CASE("Memories that live take no descriptor of who made them", "[collectives][process]") {
+  const Address address = Members(2);
+  const auto body = [&](int rank) {
+    return [&, rank]() -> std::string {
+      auto group = FormGroup(address.Of(rank), address.listeners[static_cast<std::size_t>(rank)]);
+      if (!group.ok()) return ToString(group.status());
+      const testing::NoMoreDescriptors none(/*but=*/4);
+      std::vector<std::shared_ptr<std::byte>> kept;
+      for (int i = 0; i < 20; ++i) {
+        auto memory = (*group)->AllocateCommon(100'000);
+        if (!memory.ok()) return ToString(memory.status());
+        if (!testing::IsShared(memory->get())) return "ordinary memory";
+        kept.push_back(*std::move(memory));
+      }
+      return "OK";
+    };
+  };
+  const Process first(body(0)), second(body(1));
+  CHECK(first.Told() == "OK");
+  CHECK(second.Told() == "OK");
+}
+
 TEST_CASE("Members that ask for other sizes of common memory are told", "[collectives][process]") {
   InGroup(Members(2), [&](Group& group) {
     const auto memory = group.AllocateCommon(group.rank() == 0 ? 100 : 200);
@@ -391,6 +413,22 @@ TEST_CASE("Common memory of no size or of more than there are addresses is refus
       }
     });
   }
+}
+
+TEST_CASE("Common memory that the machine or the control group cannot have is refused",
+          "[collectives][process]") {
+  constexpr std::uint64_t kMiB = std::uint64_t{1} << 20;
+  CHECK(CommonMemory::CheckRoom(4 * kMiB, 2, 8 * kMiB, std::nullopt).ok());
+  CHECK(CommonMemory::CheckRoom(4 * kMiB, 2, 8 * kMiB, 4 * kMiB).ok());
+
+  const Status machine = CommonMemory::CheckRoom(4 * kMiB + 1, 2, 8 * kMiB, std::nullopt);
+  CHECK(ToString(machine) ==
+        "RESOURCE_EXHAUSTED: common memory of 4194305 bytes for each of 2 members is more than "
+        "this machine has, 8388608 bytes");
+  const Status group = CommonMemory::CheckRoom(4 * kMiB, 2, 8 * kMiB, 2 * kMiB);
+  CHECK(ToString(group) ==
+        "RESOURCE_EXHAUSTED: common memory of 4194304 bytes is more than this process's control "
+        "group may have, 2097152 bytes");
 }
 
 TEST_CASE("A member that is killed in a sum of common memory ends the call of the others",

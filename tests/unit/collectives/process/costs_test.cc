@@ -18,9 +18,7 @@ constexpr std::size_t kNumbers = 3'001;
 // Figures by which this algorithm is the cheapest for everything.
 LinkCosts Prefer(Algorithm algorithm) {
   LinkCosts costs;
-  for (AlgorithmCosts& kind : costs.of_kind) {
-    for (const Algorithm other : kAlgorithms) kind.of(other).round = other == algorithm ? 0 : 1;
-  }
+  costs.of_kind.fill(CheapestBy(algorithm));
   return costs;
 }
 

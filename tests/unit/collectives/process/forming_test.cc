@@ -411,19 +411,22 @@ TEST_CASE("the last of many members has the time to greet all others from 10 ms 
   CHECK(TimeToForm(kMostMembers) > (kMostMembers - 1) * kGreeting);
 }
 
-TEST_CASE("two processes that live and say that they are one member are told so",
+TEST_CASE("two processes that live and say that they are one member are told so as all others are",
           "[collectives][process]") {
-  const Address address(3);
+  const Address address(4);
   const Process second([&] { return Joins(address, 1); });
+  const Process third([&] { return Joins(address, 2); });
   Waiting first(address);
-  REQUIRE(first.Shows(Whom(address, 2)));
+  REQUIRE(first.Shows(Whom(address, 3)));
 
   const std::string again = Joins(address, 1);
 
   CHECK(again.find("two processes say that they are worker:1") != std::string::npos);
   const Status status = first.Ended().status();
   CHECK(status.code() == StatusCode::kAlreadyExists);
-  CHECK(second.Told().find("worker:0 was lost while the group formed") != std::string::npos);
+  const std::string told = "ALREADY_EXISTS: two processes say that they are worker:1";
+  CHECK(second.Told() == told);
+  CHECK(third.Told() == told);
 }
 
 }  // namespace

@@ -15,11 +15,19 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "collectives/cost_model.h"
 #include "collectives/process/form_group.h"
 #include "common/net/socket.h"
 #include "tests/support/catch.h"
 
 namespace muster::collectives {
+
+// Figures by which this algorithm is the cheapest for everything.
+inline AlgorithmCosts CheapestBy(Algorithm algorithm) {
+  AlgorithmCosts costs;
+  for (const Algorithm other : kAlgorithms) costs.of(other).round = other == algorithm ? 0 : 1;
+  return costs;
+}
 
 // Listeners and specs of a group to be.
 class Address {

@@ -5,6 +5,7 @@
 #include <atomic>
 #include <bit>
 #include <chrono>
+#include <cmath>
 #include <functional>
 #include <memory>
 #include <string>
@@ -16,7 +17,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "tests/support/catch.h"
+#include "tests/unit/collectives/process/members.h"
 
 namespace muster::collectives {
 namespace {
@@ -173,11 +174,14 @@ TEST_CASE("members that share memory name who does not come, on their host or on
 
 TEST_CASE("whichever algorithm the costs choose, members get the mean of all",
           "[collectives][process]") {
-  // Free rounds and dear messages, dear bytes, dear rounds.
-  const std::pair<Costs, Algorithm> cases[] = {
-      {{.round = 0, .message = 1, .byte = 0, .reduced_byte = 0}, Algorithm::kDoubling},
-      {{.round = 0, .message = 1, .byte = 1, .reduced_byte = 0}, Algorithm::kHalvingDoubling},
-      {{.round = 1, .message = 0, .byte = 1e-9, .reduced_byte = 0}, Algorithm::kDirect}};
+  // Free rounds and dear messages, dear bytes, dear rounds. No figures that all have in common make
+  // a ring or a tree the cheapest of eight.
+  const std::pair<AlgorithmCosts, Algorithm> cases[] = {
+      {Costs{.round = 0, .message = 1, .byte = 0, .reduced_byte = 0}, Algorithm::kDoubling},
+      {Costs{.round = 0, .message = 1, .byte = 1, .reduced_byte = 0}, Algorithm::kHalvingDoubling},
+      {Costs{.round = 1, .message = 0, .byte = 1e-9, .reduced_byte = 0}, Algorithm::kDirect},
+      {CheapestBy(Algorithm::kRing), Algorithm::kRing},
+      {CheapestBy(Algorithm::kTree), Algorithm::kTree}};
   for (const auto& [costs, algorithm] : cases) {
     constexpr std::size_t kCount = 1000;
     REQUIRE(Choose(8, kCount * sizeof(double), false, costs) == algorithm);
@@ -193,6 +197,100 @@ TEST_CASE("whichever algorithm the costs choose, members get the mean of all",
              });
     INFO(NameOf(algorithm));
     for (const auto& result : results) CHECK(result == std::vector<double>(kCount, 3.5));
+  }
+}
+
+// Members and where they live: `speakers` of them sum among each other.
+struct Layout {
+  int size;
+  int speakers;
+  std::vector<std::uint64_t> hosts;
+  std::vector<std::vector<int>> share;
+};
+
+// Every member brings other numbers, whose sums are rounded.
+std::vector<double> FractionsOf(int rank, std::size_t count) {
+  std::vector<double> values(count);
+  for (std::size_t i = 0; i < count; ++i) {
+    values[i] = 1.0 / static_cast<double>(i * 13 + static_cast<std::size_t>(rank) * 7 + 1);
+  }
+  return values;
+}
+
+TEST_CASE("each algorithm gives all members the same bits that are near the exact result",
+          "[collectives][process]") {
+  const Algorithm algorithm = GENERATE(from_range(kAlgorithms.begin(), kAlgorithms.end()));
+  const Reduction reduction = GENERATE(Reduction::kSum, Reduction::kMean, Reduction::kMax);
+  const Layout layouts[] = {
+      {.size = 2, .speakers = 2, .hosts = {}, .share = {}},
+      {.size = 3, .speakers = 3, .hosts = {}, .share = {}},
+      {.size = 7, .speakers = 7, .hosts = {}, .share = {}},
+      {.size = 8, .speakers = 8, .hosts = {}, .share = {}},
+      {.size = 6, .speakers = 3, .hosts = {7, 7, 9, 7, 9, 3}, .share = {}},
+      {.size = 8, .speakers = 4, .hosts = {1, 2, 3, 4, 1, 2, 3, 4}, .share = {}},
+      {.size = 6, .speakers = 3, .hosts = {3, 7, 9, 7, 9, 7}, .share = {{1, 3, 5}, {2, 4}}},
+      {.size = 7, .speakers = 5, .hosts = {1, 2, 3, 4, 5, 1, 2}, .share = {{0, 5}, {1, 6}}}};
+  const AlgorithmCosts costs = CheapestBy(algorithm);
+  for (const Layout& layout : layouts) {
+    for (const std::size_t count : {1U, 17U, 4'001U}) {
+      INFO(NameOf(reduction) << " of " << count << " by " << NameOf(algorithm) << ", "
+                             << layout.size << " members, " << layout.speakers << " of whom speak");
+      REQUIRE(Choose(layout.speakers, count * sizeof(double), false, costs) == algorithm);
+      std::vector<std::vector<double>> results(static_cast<std::size_t>(layout.size));
+      OverMesh(
+          {.costs = costs, .hosts = layout.hosts}, layout.size,
+          [&](int rank, MeshOperations& operations, const Operation& operation) {
+            std::vector<double>& mine = results[static_cast<std::size_t>(rank)];
+            mine = FractionsOf(rank, count);
+            const ReduceBuffer buffer{
+                DType::kFloat64, {static_cast<std::int64_t>(count)}, mine.data(), mine.data()};
+            const Status status = operations.AllReduce(operation, reduction, {&buffer, 1});
+            if (!status.ok()) FAIL_CHECK(ToString(status));
+          },
+          layout.share);
+      std::vector<double> exact = FractionsOf(0, count);
+      for (int rank = 1; rank < layout.size; ++rank) {
+        const std::vector<double> brought = FractionsOf(rank, count);
+        for (std::size_t i = 0; i < count; ++i) {
+          exact[i] =
+              reduction == Reduction::kMax ? std::max(exact[i], brought[i]) : exact[i] + brought[i];
+        }
+      }
+      bool near = true;
+      for (std::size_t i = 0; i < count; ++i) {
+        if (reduction == Reduction::kMean) exact[i] /= layout.size;
+        near = near && std::abs(results[0][i] / exact[i] - 1) < 1e-14;
+      }
+      CHECK(near);
+      for (const auto& result : results) CHECK(result == results[0]);
+    }
+  }
+}
+
+TEST_CASE("narrow numbers are added in float32 and rounded once on hosts of several members",
+          "[collectives][process]") {
+  const Algorithm algorithm = GENERATE(from_range(kAlgorithms.begin(), kAlgorithms.end()));
+  const std::vector<std::uint64_t> hosts = {7, 7, 9};
+  // 256 + 1 + 1 and 2,048 + 1 + 1: each 1 alone would be rounded away.
+  constexpr std::uint16_t kBfloats[] = {0x4380, 0x3f80, 0x3f80};
+  constexpr std::uint16_t kHalves[] = {0x6800, 0x3c00, 0x3c00};
+  constexpr std::size_t kCount = 1'000;
+  for (std::size_t large = 0; large < hosts.size(); ++large) {
+    INFO(NameOf(algorithm) << ", the large numbers are those of rank " << large);
+    std::vector<std::vector<std::uint16_t>> bfloats(hosts.size()), halves(hosts.size());
+    OverMesh({.costs = CheapestBy(algorithm), .hosts = hosts}, 3,
+             [&](int rank, MeshOperations& operations, const Operation& operation) {
+               const auto r = static_cast<std::size_t>(rank);
+               bfloats[r].assign(kCount, kBfloats[(r + 3 - large) % 3]);
+               halves[r].assign(kCount, kHalves[(r + 3 - large) % 3]);
+               const ReduceBuffer buffers[] = {
+                   {DType::kBfloat16, {kCount}, bfloats[r].data(), bfloats[r].data()},
+                   {DType::kFloat16, {kCount}, halves[r].data(), halves[r].data()}};
+               const Status status = operations.AllReduce(operation, Reduction::kSum, buffers);
+               if (!status.ok()) FAIL_CHECK(ToString(status));
+             });
+    for (const auto& result : bfloats) CHECK(result == std::vector<std::uint16_t>(kCount, 0x4381));
+    for (const auto& result : halves) CHECK(result == std::vector<std::uint16_t>(kCount, 0x6801));
   }
 }
 
