@@ -7,7 +7,6 @@
 #include "cli/commands.h"
 #include "cli/stream_files.h"
 #include "common/base/byte_count.h"
-#include "common/base/whole_file.h"
 #include "common/storage/file_system.h"
 
 namespace muster::cli {
@@ -51,7 +50,7 @@ Result<Written> Receive(JobApi& api, const std::string& file, storage::FileSyste
 ExitCode Backup(const Context& context) {
   const std::string& file = context.options.backup_file;
   const bool to_stdout = file == "-";
-  const Result<std::string> place = to_stdout ? file : PlaceOfFile(file);
+  const Result<std::string> place = PlaceOfOutput(file);
   if (!place.ok()) return Fail(context, place.status());
   const Result<JobApi*> api = context.connect();
   if (!api.ok()) return Fail(context, api.status());

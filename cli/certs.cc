@@ -1,5 +1,6 @@
 #include "cli/certs.h"
 
+#include <algorithm>
 #include <chrono>
 #include <filesystem>
 #include <limits>
@@ -308,32 +309,40 @@ Result<tls::X509Ptr> LoadCertificate(const std::string& path) {
   return tls::ParseCertificate(pem, path);
 }
 
-// Its lines leave the list, which is read and replaced under one lock.
-Status RevokeOne(const Context& context) {
-  std::string who = context.options.certs.file;
+// What of the list is of whom the command names. A holder weighs more than a file that has its
+// name by chance: that one is not even read.
+Result<std::string> TakeOff(const Context& context, std::vector<AllowedLine>& lines) {
+  const std::string& named = context.options.certs.file;
+  std::string who = named;
   std::error_code none;
-  if (fs::is_regular_file(who, none)) {
-    MUSTER_TRY_ASSIGN(const tls::X509Ptr certificate, LoadCertificate(who));
-    who = tls::FingerprintOf(*certificate);
-  }
-  MUSTER_TRY_ASSIGN([[maybe_unused]] const FolderLock lock, Lock(context.options.certs.folder));
-  MUSTER_TRY_ASSIGN(std::vector<AllowedLine> lines, ReadList(context));
-  std::string gone;
-  std::vector<AllowedLine> left;
-  for (const AllowedLine& line : lines) {
-    if (IsOf(line, who)) {
-      gone += "  " + line.text + "\n";
+  if (fs::is_regular_file(named, none)) {
+    if (std::ranges::any_of(lines, [&](const auto& line) { return IsOf(line, named); })) {
+      context.terminal.err << fmt::format(
+          "{} is taken for a holder, not for the file of this name: give that one as ./{}\n", named,
+          named);
     } else {
-      left.push_back(line);
+      MUSTER_TRY_ASSIGN(const tls::X509Ptr certificate, LoadCertificate(named));
+      who = tls::FingerprintOf(*certificate);
     }
   }
-  if (gone.empty()) {
-    return NotFound(
-        "{} has no line of \"{}\": give a holder (ana, ps:1), a certificate's file, or {} or more "
-        "digits of its fingerprint",
-        ListOf(context), context.options.certs.file, kShortest);
+  std::string gone;
+  for (const AllowedLine& line : lines) {
+    if (IsOf(line, who)) gone += "  " + line.text + "\n";
   }
-  MUSTER_TRY(WriteList(context, left));
+  std::erase_if(lines, [&](const AllowedLine& line) { return IsOf(line, who); });
+  if (!gone.empty()) return gone;
+  return NotFound(
+      "{} has no line of \"{}\": give a holder (ana, ps:1), a certificate's file, or {} or more "
+      "digits of its fingerprint",
+      ListOf(context), named, kShortest);
+}
+
+// Its lines leave the list, which is read and replaced under one lock.
+Status RevokeOne(const Context& context) {
+  MUSTER_TRY_ASSIGN([[maybe_unused]] const FolderLock lock, Lock(context.options.certs.folder));
+  MUSTER_TRY_ASSIGN(std::vector<AllowedLine> lines, ReadList(context));
+  MUSTER_TRY_ASSIGN(const std::string gone, TakeOff(context, lines));
+  MUSTER_TRY(WriteList(context, lines));
   context.terminal.out << fmt::format(
       "taken off the list {}:\n{}Where another copy is in use (tls-allowed), put this one in "
       "place: it is read within a second.\n",

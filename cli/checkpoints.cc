@@ -12,7 +12,6 @@
 #include "cli/stream_files.h"
 #include "common/base/byte_count.h"
 #include "common/base/utf8.h"
-#include "common/base/whole_file.h"
 #include "common/base/words.h"
 #include "common/storage/checkpoint.h"
 #include "common/storage/manifest.h"
@@ -162,7 +161,7 @@ ExitCode CheckpointsExport(const Context& context) {
   if (!directory.ok()) return Fail(context, directory.status());
   const std::string& file = context.options.export_file;
   const bool to_stdout = file == "-";
-  const Result<std::string> place = to_stdout ? file : PlaceOfFile(file);
+  const Result<std::string> place = PlaceOfOutput(file);
   if (!place.ok()) return Fail(context, place.status());
   const auto stream = FilesWritingTo(context.terminal.out);
   if (const Status status =

@@ -267,7 +267,15 @@ class GrpcJobApi final : public JobApi {
   // seconds later.
   Status Answer(const grpc::Status& status, bool answered = false) {
     if (status.error_code() == grpc::StatusCode::UNAVAILABLE) Connect();
+    if (status.error_code() == grpc::StatusCode::CANCELLED && WasCancelled()) {
+      return Cancelled("interrupted before the coordinator at {} had answered", address_);
+    }
     return FromGrpc(status, address_, tls_.get(), answered);
+  }
+
+  bool WasCancelled() {
+    const MutexLock lock(mutex_);
+    return cancelled_;
   }
 
   // What a coordinator sends with each answer, and nobody else does.

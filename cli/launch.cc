@@ -109,28 +109,31 @@ Result<Listing> FilesAt(const std::string& sent) {
 // What is sent beside the command, in a fixed order.
 Result<Listing> FilesOf(const Options& options) {
   Listing list;
-  std::vector<Sent>& files = list.files;
+  // By where they will lie: a folder may be a home with a million of them, and --send may be given
+  // as often.
+  std::unordered_multimap<std::string, std::string> known;
+  const auto add = [&](Sent file) {
+    known.emplace(file.there, file.here);
+    list.files.push_back(std::move(file));
+  };
   if (!IsSent(options) && options.program.size() > 1) {
     const std::string& script = options.program[1];
     const fs::path path(script);
     // It will lie under the very path that the command is given.
     if (!script.starts_with('-') && path.is_relative() && !GoesUp(path) && IsFile(script)) {
-      files.push_back({script, path.lexically_normal().string()});
+      add({script, path.lexically_normal().string()});
     }
   }
   for (const std::string& sent : options.send) {
     MUSTER_TRY_ASSIGN(Listing all, FilesAt(sent));
     std::ranges::move(all.left_out, std::back_inserter(list.left_out));
-    // No name is twice in one folder, and either may be a home with a million of them.
-    std::unordered_multimap<std::string, std::string> before;
-    for (const Sent& one : files) before.emplace(one.there, one.here);
     for (Sent& file : all.files) {
-      const auto [from, to] = before.equal_range(file.there);
-      const bool known = std::any_of(from, to, [&file](const auto& one) {
+      const auto [from, to] = known.equal_range(file.there);
+      const bool twice = std::any_of(from, to, [&file](const auto& one) {
         std::error_code none;
         return fs::equivalent(one.second, file.here, none);
       });
-      if (!known) files.push_back(std::move(file));
+      if (!twice) add(std::move(file));
     }
   }
   return list;

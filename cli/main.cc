@@ -5,6 +5,7 @@
 #include <optional>
 #include <thread>
 
+#include <signal.h>
 #include <unistd.h>
 
 #include "cli/cluster_finder.h"
@@ -105,6 +106,8 @@ ExitCode ParseAndRun(const std::vector<std::string>& arguments) {
 
 int main(int argc, char** argv) {
   muster::process::FillStandardStreams();
+  // A file above the limit of its size is an error, like a full disk, and what is half of one goes.
+  (void)::signal(SIGXFSZ, SIG_IGN);
   muster::rpc::UseSystemResolver();
   return static_cast<int>(muster::cli::Guarded(
       [&] { return muster::cli::ParseAndRun({argv + 1, argv + argc}); }, std::cerr));

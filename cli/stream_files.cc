@@ -1,5 +1,10 @@
 #include "cli/stream_files.h"
 
+#include <filesystem>
+#include <system_error>
+
+#include "common/base/whole_file.h"
+
 namespace muster::cli {
 namespace {
 
@@ -57,6 +62,15 @@ class StreamFiles : public storage::FileSystem {
 
 std::unique_ptr<storage::FileSystem> FilesWritingTo(std::ostream& stream) {
   return std::make_unique<StreamFiles>(stream);
+}
+
+Result<std::string> PlaceOfOutput(const std::string& file) {
+  if (file == "-") return file;
+  MUSTER_TRY_ASSIGN(const std::string place, PlaceOfFile(file));
+  const std::string folder = storage::ParentOf(place);
+  std::error_code error;
+  if (std::filesystem::exists(folder, error) || error) return place;
+  return InvalidArgument("write {}: there is no folder {}", file, folder);
 }
 
 }  // namespace muster::cli

@@ -290,6 +290,12 @@ ExitCode SubmitIt(const Context& context, Submission job) {
   *request.mutable_spec() = job.spec;
   request.set_restart(context.options.begin_anew);
   const Result<v1::SubmitJobReply> reply = (*api)->Submit(request);
+  if (reply.status().code() == StatusCode::kCancelled && context.interrupted()) {
+    return Fail(context,
+                Cancelled("interrupted before the coordinator had answered: it may take the job {} "
+                          "all the same; `muster jobs` tells, `muster stop {}` ends it",
+                          job.spec.name(), job.spec.name()));
+  }
   if (!reply.ok()) {
     return Fail(context, MakeStatus(reply.status().code(), job.Located(Message(reply.status()))));
   }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <filesystem>
 #include <fstream>
 #include <memory>
@@ -24,23 +25,22 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// "MsBk": tells a copy from a coordinator's own database, and from others' files.
-constexpr std::uint64_t kApplication = 0x4D73426B;
 constexpr std::size_t kPart = 1 << 20;
 constexpr int kStepPages = 1'024;
-constexpr int kBusyMs = 10'000;
+// For a restore's own files, and a backup that nobody has open.
+constexpr Millis kPatience{10'000};
 
 struct CloseDatabase {
   void operator()(sqlite3* db) const { sqlite3_close(db); }
 };
 using Database = std::unique_ptr<sqlite3, CloseDatabase>;
 
-Result<Database> Open(const std::string& path, int flags) {
+Result<Database> Open(const std::string& path, int flags, Millis patience = kPatience) {
   sqlite3* raw = nullptr;
   const int opened = sqlite3_open_v2(path.c_str(), &raw, flags | SQLITE_OPEN_NOMUTEX, nullptr);
   Database db(raw);
   if (opened != SQLITE_OK) return Failed(raw, path.c_str());
-  sqlite3_busy_timeout(raw, kBusyMs);
+  sqlite3_busy_timeout(raw, static_cast<int>(patience.count()));
   return db;
 }
 
@@ -56,16 +56,30 @@ Result<Epoch> EpochIn(sqlite3* db) {
 }
 
 // All pages, as they are in one moment, whatever is written meanwhile.
-Status CopyPages(sqlite3* from, sqlite3* to) {
+//   kUnavailable: no page could be copied for `patience`.
+Status CopyPages(sqlite3* from, sqlite3* to, Millis patience = kPatience) {
   sqlite3_backup* const copy = sqlite3_backup_init(to, "main", from, "main");
   if (copy == nullptr) return Failed(to, "begin the copy");
+  const auto busy = [](int code) { return code == SQLITE_BUSY || code == SQLITE_LOCKED; };
   int code = SQLITE_OK;
-  while (code == SQLITE_OK || code == SQLITE_BUSY || code == SQLITE_LOCKED) {
+  auto moved = std::chrono::steady_clock::now();
+  while (code == SQLITE_OK || busy(code)) {
     code = sqlite3_backup_step(copy, kStepPages);
-    // Its writer has the database for milliseconds.
-    if (code == SQLITE_BUSY || code == SQLITE_LOCKED) sqlite3_sleep(10);
+    const auto now = std::chrono::steady_clock::now();
+    if (!busy(code)) {
+      moved = now;
+    } else if (now - moved >= patience) {
+      break;
+    } else {
+      sqlite3_sleep(10);  // its writer has the database for milliseconds
+    }
   }
   sqlite3_backup_finish(copy);
+  if (busy(code)) {
+    return Unavailable("another process has {} or {} locked for {} ms: end it, or try again",
+                       sqlite3_db_filename(from, "main"), sqlite3_db_filename(to, "main"),
+                       patience.count());
+  }
   return code == SQLITE_DONE ? Ok() : Failed(to, "copy");
 }
 
@@ -182,13 +196,14 @@ Status CheckSum(sqlite3* db) {
   return DataLoss("the SHA-256 of its rows is {}, when it was written it was \"{}\"", is, sum);
 }
 
-Result<BackupContents> Copy(const std::string& state_directory, const std::string& file) {
+Result<BackupContents> Copy(const std::string& state_directory, const std::string& file,
+                            Millis patience) {
   const std::string path = fmt::format("{}/{}", state_directory, kDatabaseName);
-  MUSTER_TRY_ASSIGN(const Database from, Open(path, SQLITE_OPEN_READONLY));
-  MUSTER_TRY_ASSIGN(const Database to, Open(file, SQLITE_OPEN_READWRITE));
+  MUSTER_TRY_ASSIGN(const Database from, Open(path, SQLITE_OPEN_READONLY, patience));
+  MUSTER_TRY_ASSIGN(const Database to, Open(file, SQLITE_OPEN_READWRITE, patience));
   sqlite3* const db = to.get();
   MUSTER_TRY(HoldMoment(from.get()));
-  MUSTER_TRY(CopyPages(from.get(), db));
+  MUSTER_TRY(CopyPages(from.get(), db, patience));
   if (sqlite3_get_autocommit(from.get()) == 0) MUSTER_TRY(Execute(from.get(), "COMMIT"));
   // One file, without a log beside it.
   MUSTER_TRY(Execute(db, "PRAGMA journal_mode=DELETE"));
@@ -203,7 +218,7 @@ Result<BackupContents> Copy(const std::string& state_directory, const std::strin
   MUSTER_TRY_ASSIGN(contents.jobs, NumberOf(db, "SELECT COUNT(*) FROM jobs"));
   MUSTER_TRY(AddSum(db));
   // Last, with everything else: it is whole.
-  MUSTER_TRY(Execute(db, fmt::format("PRAGMA application_id={}", kApplication)));
+  MUSTER_TRY(Execute(db, fmt::format("PRAGMA application_id={}", kBackupApplication)));
   MUSTER_TRY(Execute(db, "COMMIT"));
   std::error_code error;
   contents.bytes = fs::file_size(file, error);
@@ -231,7 +246,7 @@ Result<Database> OpenBackup(const std::string& file) {
   MUSTER_TRY_ASSIGN(Database db, Open(file, SQLITE_OPEN_READONLY));
   const Result<std::uint64_t> application = NumberOf(db.get(), "PRAGMA application_id");
   if (!application.ok()) return NoBackup(file, application.status());
-  if (*application != kApplication) {
+  if (*application != kBackupApplication) {
     return DataLoss("{} is no backup of a coordinator (`muster backup` makes one)", file);
   }
   Statement check(db.get(), "PRAGMA integrity_check");
@@ -336,9 +351,10 @@ void RemoveUnfinishedBackups(const std::string& state_directory) {
   for (const fs::path& path : found) (void)unlink(path.c_str());
 }
 
-Result<BackupContents> WriteBackup(const std::string& state_directory, const std::string& file) {
+Result<BackupContents> WriteBackup(const std::string& state_directory, const std::string& file,
+                                   Millis patience) {
   MUSTER_TRY(MakeEmpty(file));
-  Result<BackupContents> contents = Copy(state_directory, file);
+  Result<BackupContents> contents = Copy(state_directory, file, patience);
   if (!contents.ok()) {
     (void)unlink(file.c_str());
     (void)unlink((file + "-journal").c_str());

@@ -8,6 +8,7 @@
 #include <string>
 
 #include "common/base/ids.h"
+#include "common/base/scheduler.h"
 #include "common/base/status.h"
 
 namespace muster::coordinator {
@@ -31,7 +32,9 @@ void RemoveUnfinishedBackups(const std::string& state_directory);
 // Copies the state directory's database as it is in one moment, and its uploaded files, into
 // `file`, which is made anew (0600). The coordinator may run. Nothing stays after a failure.
 //   kResourceExhausted: no room for it.  kDataLoss: the database, or an uploaded file, is damaged.
-Result<BackupContents> WriteBackup(const std::string& state_directory, const std::string& file);
+//   kUnavailable: somebody has the database, or the file, locked for `patience`.
+Result<BackupContents> WriteBackup(const std::string& state_directory, const std::string& file,
+                                   Millis patience = Millis(10'000));
 
 // Makes an empty or missing directory one that a coordinator can be started on.
 //   kFailedPrecondition: there is something in it; a coordinator that runs there is named. What is

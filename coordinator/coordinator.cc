@@ -166,19 +166,35 @@ void Coordinator::AdmitJobs() {
   });
   if (world_.draining) return;
   std::size_t running = Running();
+  // Those who wait, and whether each is to have a slot.
+  std::vector<std::pair<JobNumber, bool>> waiting;
   for (const auto& [number, job] : jobs_) {
     if (job->ended() || job->admitted()) continue;
     const bool admit = running < options_.max_running_jobs && job->WantsSlot();
     running += admit ? 1 : 0;
-    // Not from here: a job that ends is in the middle of something.
-    parts_.scheduler.Post([this, here = lifeline_.Watch(), number, admit] {
-      if (!here()) return;
-      const auto found = jobs_.find(number);
-      if (found == jobs_.end()) return;
-      // Another one may have been given this slot by then: tasks came one right after the other.
-      if (admit && Running() < options_.max_running_jobs) return found->second->Admit();
-      found->second->AwaitTurn();
-    });
+    waiting.emplace_back(number, admit);
+  }
+  if (waiting.empty()) return;
+  // Not from here: a job that ends is in the middle of something.
+  parts_.scheduler.Post([this, here = lifeline_.Watch(), waiting = std::move(waiting)] {
+    if (here()) TellTurns(waiting);
+  });
+}
+
+void Coordinator::TellTurns(const std::vector<std::pair<JobNumber, bool>>& waiting) {
+  // Another one may have been given a slot by then: tasks came one right after the other.
+  std::size_t running = Running();
+  for (const auto& [number, admit] : waiting) {
+    const auto found = jobs_.find(number);
+    if (found == jobs_.end()) continue;
+    Job& job = *found->second;
+    if (!admit || running >= options_.max_running_jobs) {
+      job.AwaitTurn();
+      continue;
+    }
+    const bool had_one = job.admitted() && !job.ended();
+    job.Admit();
+    if (!had_one && job.admitted() && !job.ended()) ++running;
   }
 }
 

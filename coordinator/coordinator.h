@@ -172,6 +172,7 @@ class Coordinator : private Membership::Observer {
   // OK: a task of the job, which has written nothing.  kNotFound: no task at all.
   muster::Status CheckTask(const Job& job, const std::string& task) const;
   void AdmitJobs();
+  void TellTurns(const std::vector<std::pair<JobNumber, bool>>& waiting);
   // How many jobs have a slot.
   std::size_t Running() const;
   // Lets go whom no job needs any more: daemons that were asked to end, and this one.

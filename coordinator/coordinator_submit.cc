@@ -321,7 +321,8 @@ void Coordinator::AcceptNow(const v1::SubmitJobRequest& request,
           then(std::move(reply));
         } else {
           parts_.journal.Forget(record.job().id());
-          then(written);
+          then(Annotate(written, fmt::format("the coordinator cannot write to {}",
+                                             options_.state_directory)));
         }
         AcceptNext();
       });

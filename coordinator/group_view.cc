@@ -9,8 +9,11 @@
 namespace muster::coordinator {
 namespace {
 
-// Members find each other within 2 s (services/executor/seats.cc), or say that they do not.
-constexpr Millis kJoinLimit{3'000};
+// Members find each other within 2 s and 100 ms for each of them (collectives::TimeToForm()), or
+// say that they do not.
+Millis JoinLimit(std::size_t members) {
+  return Millis(3'000 + 100 * static_cast<Millis::rep>(members));
+}
 // Once one executor is ready: others are about to be.
 constexpr Millis kStartTogether{5'000};
 constexpr Millis kTryAgain{200};
@@ -18,7 +21,7 @@ constexpr Millis kTryAgain{200};
 constexpr Millis kLeftOut{5'000};
 // When all answer and a group does not come about so often, members are left out of it.
 constexpr int kFailuresInARow = 2;
-// So many members, or fewer, are left out in all ways that there are: a try takes 2 s.
+// So many members, or fewer, are left out in all ways that there are: a try takes 3 s.
 constexpr std::size_t kSearchedThrough = 8;
 // Beyond it a job goes back to its checkpoint sooner than wait for those who have the variables.
 constexpr Millis kWaitForVariables{60'000};
@@ -260,7 +263,7 @@ void GroupView::Form(Seats seats, bool lost) {
     v1::Command command;
     *command.mutable_join_group() = join;
     command.mutable_join_group()->set_rank(static_cast<std::uint32_t>(rank));
-    world_.commands.Send(*member, command, kJoinLimit, answered);
+    world_.commands.Send(*member, command, JoinLimit(round.seats.size()), answered);
   }
 }
 

@@ -14,6 +14,8 @@ namespace muster::coordinator {
 
 // The version of the tables in sqlite_journal.cc. A database of a higher one is left as it is.
 inline constexpr int kSchemaVersion = 1;
+// "MsBk": tells a backup from a coordinator's own database, and from others' files.
+inline constexpr std::uint64_t kBackupApplication = 0x4D73426B;
 
 //   kUnavailable: somebody else has the database just now.  kFailedPrecondition: it cannot be
 //   opened or written as its file and folder are.  kUnknown: the disk failed.  kResourceExhausted:
@@ -63,11 +65,11 @@ class Statement {
   }
   // True: a row; false: done.
   Result<bool> Step() {
-    if (!ok_) return Failed(db_, sql_);
+    if (!ok_) return Wrong();
     const int code = sqlite3_step(handle_);
     if (code == SQLITE_ROW) return true;
     if (code == SQLITE_DONE) return false;
-    return Failed(db_, sql_);
+    return Wrong();
   }
   Status Run() {
     MUSTER_TRY_ASSIGN([[maybe_unused]] const bool row, Step());
@@ -86,6 +88,12 @@ class Statement {
   }
 
  private:
+  // The columns of an INSERT say nothing to who reads the error.
+  Status Wrong() const {
+    const std::string sql(sql_);
+    return Failed(db_, sql.substr(0, sql.starts_with("INSERT") ? sql.find('(') : sql.npos).c_str());
+  }
+
   sqlite3* db_;
   const char* sql_;
   sqlite3_stmt* handle_ = nullptr;

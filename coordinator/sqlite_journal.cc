@@ -241,6 +241,13 @@ class SqliteJournal : public Journal {
           "{} is no coordinator's database, but another program's: choose another --state-dir",
           path);
     }
+    MUSTER_TRY_ASSIGN(const std::uint64_t application, NumberOf(db_, "PRAGMA application_id"));
+    // Daemons that have obeyed a coordinator of since then would not obey one of its epoch.
+    if (application == kBackupApplication) {
+      return DataLoss(
+          "{} is a backup: move it away, and start muster-coordinator with --restore and its path",
+          path);
+    }
     MUSTER_TRY_ASSIGN(const std::uint64_t version, Meta("schema", 0));
     if (version == 0) {
       return DataLoss("{} says of no schema which it is, so it is damaged", path);

@@ -4,13 +4,13 @@
 
 #include <sys/mman.h>
 
+#include "common/base/page.h"
 #include "common/base/status.h"
 
 namespace muster::device {
 namespace {
 
 constexpr std::size_t kAlignment = 64;
-constexpr std::size_t kPage = 4096;
 // Blocks from here on give their pages back when freed.
 constexpr std::size_t kReturned = std::size_t{64} << 20;
 
@@ -145,8 +145,9 @@ void Arena::Free(void* block) {
   const std::size_t size = SizeOfClass(size_class);
   if (size >= kReturned) {
     // Whole pages inside the block; the header before it stays.
-    const auto first = (reinterpret_cast<std::uintptr_t>(block) + kPage - 1) / kPage * kPage;
-    const auto last = (reinterpret_cast<std::uintptr_t>(block) + size) / kPage * kPage;
+    const auto first =
+        (reinterpret_cast<std::uintptr_t>(block) + kPageBytes - 1) / kPageBytes * kPageBytes;
+    const auto last = (reinterpret_cast<std::uintptr_t>(block) + size) / kPageBytes * kPageBytes;
     madvise(reinterpret_cast<void*>(first), last - first, MADV_DONTNEED);
   }
   const MutexLock lock(mutex_);

@@ -14,6 +14,8 @@
 #include <pthread.h>
 #include <unistd.h>
 
+#include "common/base/thrown.h"
+
 namespace muster::dispatch {
 namespace {
 
@@ -464,7 +466,8 @@ Status ExecutorSession::Call(const WireRecord& record, ClosureContext& context) 
   } catch (const std::exception& thrown) {
     return Unknown("{} threw: {}", functions_.name(record.function), thrown.what());
   } catch (...) {
-    return Unknown("{} threw what is no std::exception", functions_.name(record.function));
+    return Unknown("{} threw what is no std::exception{}", functions_.name(record.function),
+                   TextOfThrown());
   }
 }
 

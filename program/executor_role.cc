@@ -3,6 +3,8 @@
 #include <cerrno>
 #include <csignal>
 #include <cstdio>
+#include <cstdlib>
+#include <iostream>
 #include <thread>
 #include <vector>
 
@@ -32,6 +34,18 @@ void SendPulse(process::MessagePipe& pipe, const dispatch::RunningTable& running
   v1::FromProgram message;
   *message.mutable_pulse() = PulseOf(running);
   (void)pipe.Send(message);  // the other thread learns that the daemon has gone
+}
+
+// A closure that calls exit() is not to end those beside it by what is destroyed under them: their
+// errors would be their own, and the program's. Called before all that was registered so far.
+void EndAtOnceAtExit() {
+  (void)::on_exit(
+      [](int code, void*) {
+        std::cout.flush();
+        (void)std::fflush(nullptr);
+        ::_exit(code);
+      },
+      nullptr);
 }
 
 // The daemon says nothing to an executor but that it ends, by closing the pipe, or that it is to
@@ -78,6 +92,7 @@ Status Serve(const v1::ProgramStart& start, process::MessagePipe& pipe, const Op
                                   .on_stuck = EndStuck},
                                  dispatch::ProgramFunctions()));
   MUSTER_TRY(dispatch::BuildProgramObjects());
+  EndAtOnceAtExit();
   *ready.mutable_endpoint() = EndpointOf(listeners, start);
   MUSTER_TRY(pipe.Send(message));
   const std::jthread daemon([&] { ObeyDaemon(pipe, *executor); });

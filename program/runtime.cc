@@ -20,6 +20,7 @@
 
 #include "common/base/environment.h"
 #include "common/base/shell_word.h"
+#include "common/base/thrown.h"
 #include "common/base/utf8.h"
 #include "common/messages/status_proto.h"
 #include "common/process/message_pipe.h"
@@ -91,7 +92,8 @@ std::string Beginning(std::string_view what) {
     } catch (const std::exception& error) {
       status = Internal("an exception left main(): {}", Beginning(error.what()));
     } catch (...) {
-      status = Internal("an exception left main(), and is no std::exception");
+      status = Internal("an exception left main(), and is no std::exception{}",
+                        Beginning(TextOfThrown()));
     }
   }
   if (process_of_program->IsThisOne()) {

@@ -150,6 +150,7 @@ void WorkerCore::StartExecutor(Waiter waiter, const v1::StartExecutor& start) {
   if (job.process) KillProcess(*std::exchange(job.process, std::nullopt));
   AnswerAll(job, Aborted("job {}: replaced by epoch {}, view {}", plan.job_id(), epoch, view));
   FlushLines(plan.job_id());
+  job.begun = ++begun_;
   job.epoch = epoch;
   job.view = view;
   job.incarnation = Incarnation(start.program().incarnation());
@@ -158,6 +159,7 @@ void WorkerCore::StartExecutor(Waiter waiter, const v1::StartExecutor& start) {
   job.waiters = {waiter};
   job.starting = true;
   job.ready = job.served = false;
+  ForgetJobs();
   const auto begin = [this, id = plan.job_id(), epoch, view,
                       incarnation = job.incarnation](const Result<std::string>& path) {
     Job& now = jobs_[id];
@@ -175,6 +177,19 @@ void WorkerCore::StartExecutor(Waiter waiter, const v1::StartExecutor& start) {
     now.start = v1::StartExecutor();  // Clear() would keep its memory
   };
   WithFile(FileOf(start.spec()), std::nullopt, begin);
+}
+
+void WorkerCore::ForgetJobs() {
+  while (jobs_.size() > kMostJobs) {
+    auto oldest = jobs_.end();
+    for (auto at = jobs_.begin(); at != jobs_.end(); ++at) {
+      const Job& job = at->second;
+      if (job.process || job.starting || job.flush_planned) continue;
+      if (oldest == jobs_.end() || job.begun < oldest->second.begun) oldest = at;
+    }
+    if (oldest == jobs_.end()) return;
+    jobs_.erase(oldest);
+  }
 }
 
 void WorkerCore::BeginJob(const std::string& job_id, const std::string& archive_path) {

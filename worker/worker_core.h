@@ -152,9 +152,11 @@ class WorkerCore {
     // Its closures, as far as they are counted.
     std::uint64_t closures = 0;
   };
-  // It stays when it has ended, for its fence: what it holds then is to be small, so no deques,
-  // which take memory when they are empty.
+  // It stays when it has ended, for its fence, until kMostJobs others have begun: what it holds
+  // then is to be small, so no deques, which take memory when they are empty.
   struct Job {
+    // Which start of an executor its last one was, of all jobs.
+    std::uint64_t begun = 0;
     Epoch epoch;
     ViewId view;
     // Its executor's number.
@@ -207,6 +209,8 @@ class WorkerCore {
   using File = std::pair<FileKind, std::string>;
 
   void StartExecutor(Waiter waiter, const v1::StartExecutor& start);
+  // Where there are more than kMostJobs, the ended ones that began first go.
+  void ForgetJobs();
   // kAborted: of the past. True: it is what runs, and `waiter` has its answer or will have it.
   Result<bool> IsKnown(const Job& job, Waiter waiter, const v1::StartExecutor& start);
   // Lets the executor that is there go on under the epoch of `start`. False: none can.
@@ -292,7 +296,10 @@ class WorkerCore {
   std::map<ProcessId, Dying> dying_;
   std::optional<ProcessId> spare_;
   bool spare_planned_ = false;
-  std::map<std::string, Job> jobs_;  // ended ones too: their fences stay
+  // Ended ones too, but for those of long ago.
+  static constexpr std::size_t kMostJobs = 4'096;
+  std::map<std::string, Job> jobs_;
+  std::uint64_t begun_ = 0;
   std::map<ProcessId, Check> checks_;
   std::map<File, std::vector<Wanting>> fetches_;
   std::uint64_t closures_done_ = 0;

@@ -163,8 +163,9 @@ std::optional<ExecutorEnd> WorkerCore::Stuck(Job& job) {
   const bool lives = used < Millis(0) || used * kBusyShare >= passed;
   job.idle_looks = wait || lives ? 0 : job.idle_looks + 1;
   const bool idle = job.idle_looks > kLooks;
-  const bool long_step =
-      options_.step_limit.count() > 0 && passed * job.looks >= options_.step_limit;
+  // What the first look has seen may have begun just before it.
+  const bool long_step = options_.step_limit.count() > 0 && job.looks > 1 &&
+                         passed * (job.looks - 1) >= options_.step_limit;
   if (!idle && !long_step) return std::nullopt;
   const auto seconds = [](Millis time) { return static_cast<double>(time.count()) / 1000; };
   const std::string what = WhatRuns(job);

@@ -79,7 +79,7 @@ Result<std::chrono::nanoseconds> ParseDuration(std::string_view text) {
   const auto refused = [&] {
     return InvalidArgument(
         "\"{}\" is not a duration; write a number and a unit (ns us ms s m h d), "
-        "such as 500ms, 3s or 1m30s",
+        "such as 500ms, 3s or 1m30s, with at most 106751d in all",
         text);
   };
   if (text == "0") return std::chrono::nanoseconds(0);

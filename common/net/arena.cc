@@ -10,10 +10,11 @@
 #include <sys/stat.h>
 #include <sys/vfs.h>
 
+#include "common/base/page.h"
+
 namespace muster::net {
 namespace {
 
-constexpr std::size_t kPage = 4096;
 constexpr std::size_t kAlign = 64;
 constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
 
@@ -122,7 +123,7 @@ Result<std::span<std::byte>> Arena::AllocateWarm(std::size_t bytes) {
     huge_.push_back(memory);
   }
 #ifdef MADV_POPULATE_WRITE
-  if (large) (void)::madvise(memory.data(), bytes / kPage * kPage, MADV_POPULATE_WRITE);
+  if (large) (void)::madvise(memory.data(), bytes / kPageBytes * kPageBytes, MADV_POPULATE_WRITE);
 #endif
   return memory;
 }

@@ -16,6 +16,8 @@ namespace muster::net {
 namespace {
 
 constexpr std::size_t kFirstBuffer = std::size_t{64} << 10;
+// So much is read at a time from a peer that sends on and on: its leader has other links.
+constexpr std::size_t kMostAtOnce = std::size_t{16} << 20;
 // More would come from a peer that means harm.
 constexpr std::size_t kMostDescriptors = 4;
 
@@ -155,12 +157,14 @@ void DuplexLink::ShutDown() {
   stream_->ShutDown();
 }
 
+// What is left is in the socket, where the next wait sees it; but TLS may have taken it from there.
 Result<std::size_t> DuplexLink::Receive(Handler handler) {
   std::size_t handled = 0;
-  for (;;) {
+  for (std::size_t read = 0; read < kMostAtOnce || stream_->encrypted();) {
     const std::span<std::byte> room = Room();
     MUSTER_TRY_ASSIGN(const std::size_t got, ReadInto(room));
     if (got == 0) return handled;
+    read += got;
     heard_ = clock_.Now();
     for (;;) {
       MUSTER_TRY_ASSIGN(const bool whole, HandleOne(handler));
@@ -169,6 +173,7 @@ Result<std::size_t> DuplexLink::Receive(Handler handler) {
     }
     if (got < room.size()) return handled;
   }
+  return handled;
 }
 
 std::span<std::byte> DuplexLink::Room() {

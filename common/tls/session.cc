@@ -66,17 +66,25 @@ bool IsPlainText(int reason) {
          reason == SSL_R_RECORD_LENGTH_MISMATCH || reason == SSL_R_BAD_RECORD_TYPE;
 }
 
+std::string NameOf(const X509& certificate) {
+  return fmt::format("its certificate ({})", SubjectOf(certificate));
+}
+
+Status CheckDates(const X509& certificate) {
+  return CheckPeriod(certificate, std::chrono::system_clock::now(), NameOf(certificate));
+}
+
 Status VerdictOn(X509_STORE_CTX* store) {
   const X509* certificate = X509_STORE_CTX_get_current_cert(store);
   const int error = X509_STORE_CTX_get_error(store);
   if (certificate == nullptr) {
     return Unauthenticated("the peer's certificate: {}", X509_verify_cert_error_string(error));
   }
-  const std::string what = fmt::format("its certificate ({})", SubjectOf(*certificate));
+  const std::string what = NameOf(*certificate);
   switch (error) {
     case X509_V_ERR_CERT_HAS_EXPIRED:
     case X509_V_ERR_CERT_NOT_YET_VALID: {
-      const Status period = CheckPeriod(*certificate, std::chrono::system_clock::now(), what);
+      const Status period = CheckDates(*certificate);
       if (!period.ok()) return period;
       break;
     }
@@ -157,6 +165,8 @@ Result<Holder> Session::Visitor() const {
   const X509* const certificate = SSL_get0_peer_certificate(ssl_);
   if (certificate == nullptr) return Unauthenticated("it shows no certificate");
   MUSTER_TRY(verdict_);
+  // The connection may stand longer than what was good when it began.
+  MUSTER_TRY(CheckDates(*certificate));
   MUSTER_TRY(CheckAllowed(*certificate, allowed_.get()));
   return HolderOf(*certificate);
 }

@@ -12,6 +12,10 @@ namespace {
 
 using net::FrameHeader;
 
+// Answers to so many entries of a push, 8 bytes each, go through any link between hosts though
+// nobody reads them yet.
+constexpr std::size_t kUnreadAnswers = 4'096;
+
 std::string_view NameOf(Verb verb) {
   if (verb == Verb::kPush) return "push";
   return verb == Verb::kAssign ? "assignment" : "pull";
@@ -45,14 +49,21 @@ std::span<CallEntry> ServerLink::NextFrame(const Call& call, std::span<CallEntry
 
 Status ServerLink::Send(Call& call, TimePoint deadline) {
   sent_.clear();
-  std::span<CallEntry> left(call.entries);
-  while (!left.empty()) {
-    Frame frame{.request = next_request_++, .entries = NextFrame(call, left)};
-    left = left.subspan(frame.entries.size());
-    frame.more = !left.empty();
+  left_ = call.entries;
+  return SendAhead(call, 0, deadline);
+}
+
+// A server whose answers nobody reads stops to read requests: both would wait for each other.
+Status ServerLink::SendAhead(const Call& call, std::size_t unanswered, TimePoint deadline) {
+  const std::size_t most = IsPull(call.verb) ? 0 : kUnreadAnswers;
+  while (!left_.empty() && unanswered <= most) {
+    Frame frame{.request = next_request_++, .entries = NextFrame(call, left_)};
+    left_ = left_.subspan(frame.entries.size());
+    frame.more = !left_.empty();
     const Status status = SendFrame(call, frame, deadline);
     if (!status.ok()) return GiveUp(call, frame.request, status);
     sent_.push_back(frame);
+    unanswered += frame.entries.size();
   }
   return Ok();
 }
@@ -98,10 +109,17 @@ Status ServerLink::GiveUp(const Call& call, std::uint64_t request, const Status&
 
 Status ServerLink::Receive(Call& call, TimePoint deadline) {
   Status first;
-  for (const Frame& frame : sent_) {
-    const Status status = ReceiveFrame(call, frame, deadline);
+  std::size_t unanswered = 0;
+  for (const Frame& frame : sent_) unanswered += frame.entries.size();
+  for (std::size_t i = 0; i < sent_.size() && connected(); ++i) {
+    const Frame frame = sent_[i];
+    Status status = ReceiveFrame(call, frame, deadline);
+    unanswered -= frame.entries.size();
+    if (connected()) {
+      const Status sent = SendAhead(call, unanswered, deadline);
+      if (status.ok()) status = sent;
+    }
     if (first.ok()) first = status;
-    if (!connected()) break;
   }
   return first;
 }

@@ -57,8 +57,9 @@ class ServerLink {
   // server may still be reading from the arena.
   bool TakeAbandoned() { return std::exchange(abandoned_, false); }
 
-  // Send() the whole call, then Receive() its answers into the entries. An error that the server
-  // said leaves the link connected; after any other it is closed.
+  // Send() what goes of the call before an answer must be read, then Receive() the answers into the
+  // entries, which sends the rest. An error that the server said leaves the link connected; after
+  // any other it is closed.
   Status Send(Call& call, TimePoint deadline);
   Status Receive(Call& call, TimePoint deadline);
 
@@ -75,6 +76,8 @@ class ServerLink {
 
   std::span<CallEntry> NextFrame(const Call& call, std::span<CallEntry> left) const;
   Status SendFrame(const Call& call, const Frame& frame, TimePoint deadline);
+  // The next frames. `unanswered`: entries of those that went before.
+  Status SendAhead(const Call& call, std::size_t unanswered, TimePoint deadline);
   Status ReceiveFrame(const Call& call, const Frame& frame, TimePoint deadline);
   // One answering frame for the first of `left`; removes them.
   Status ReceiveAnswer(const Call& call, const net::FrameHeader& header, std::span<CallEntry>& left,
@@ -89,6 +92,8 @@ class ServerLink {
   ServerSession session_;
   std::uint64_t next_request_ = 1;
   std::vector<Frame> sent_;
+  // What has not been sent of the call.
+  std::span<CallEntry> left_;
   LinkBytes bytes_;
   bool abandoned_ = false;
   // Kept between calls, for their memory.

@@ -1,5 +1,6 @@
 #include "services/admin/http_session.h"
 
+#include <algorithm>
 #include <charconv>
 #include <optional>
 #include <sstream>
@@ -7,6 +8,7 @@
 
 #include <boost/asio/error.hpp>
 #include <boost/asio/post.hpp>
+#include <boost/beast/core/string.hpp>
 #include <boost/beast/http.hpp>
 #include <fmt/format.h>
 
@@ -15,6 +17,25 @@ namespace {
 
 namespace asio = boost::asio;
 namespace http = boost::beast::http;
+
+struct Target {
+  std::string_view host;
+  std::string_view path;
+};
+
+// "http://here:80/path", as it is asked for through a proxy: the host that it names weighs more
+// than the field (RFC 9112, section 3.2.2).
+Target TargetOf(std::string_view target, std::string_view host) {
+  const std::size_t scheme = std::min(target.find("://"), target.size());
+  const boost::beast::string_view name(target.data(), scheme);
+  const std::string_view rest = target.substr(std::min(scheme + 3, target.size()));
+  const std::size_t end = std::min(rest.find_first_of("/?#"), rest.size());
+  if (end == 0 || (!boost::beast::iequals(name, "http") && !boost::beast::iequals(name, "https"))) {
+    return {host, target};
+  }
+  const bool has_path = end < rest.size() && rest[end] == '/';
+  return {rest.substr(0, end), has_path ? rest.substr(end) : "/"};
+}
 
 HttpReply Refuse(int status, std::string why) {
   return {.status = status, .body = std::move(why) + "\n"};
@@ -206,9 +227,10 @@ asio::awaitable<void> HttpSession::Run() {
       head = request.method() == http::verb::head;
       version = request.version();
       keep = request.keep_alive();
-      const Result<std::string> path =
-          DecodePath({request.target().data(), request.target().size()});
-      const auto host = request[http::field::host];
+      const auto field = request[http::field::host];
+      const Target target = TargetOf({request.target().data(), request.target().size()},
+                                     {field.data(), field.size()});
+      const Result<std::string> path = DecodePath(target.path);
       if (!head && request.method() != http::verb::get) {
         reply = Refuse(405, "GET and HEAD only: nothing can be changed here");
         reply.fields = {{"Allow", "GET, HEAD"}};
@@ -217,7 +239,7 @@ asio::awaitable<void> HttpSession::Run() {
       } else {
         // A variable: g++ 12 destroys a temporary in a co_await twice.
         HttpRequest asked{
-            .path = *path, .host = {host.data(), host.size()}, .visitor = stream_.Visitor()};
+            .path = *path, .host = std::string(target.host), .visitor = stream_.Visitor()};
         reply = co_await Handle(std::move(asked));
       }
     }

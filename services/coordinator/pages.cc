@@ -151,6 +151,11 @@ class Pages : public std::enable_shared_from_this<Pages> {
       return false;
     }
     kept.waiting.push_back(std::move(respond));
+    if (kept.waiting.size() > kMostAtOnePage) {
+      // Its time has long been over: a server's connections are as many.
+      kept.waiting.front()(Failure(Unavailable("what knows it stands still")));
+      kept.waiting.erase(kept.waiting.begin());
+    }
     return kept.waiting.size() == 1;
   }
 

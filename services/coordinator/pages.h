@@ -21,6 +21,8 @@ namespace muster::coordinator {
 
 inline constexpr Millis kPagePause{250};
 inline constexpr int kMostListed = 200;
+// Who waits for one answer while a disk hangs: as many as the port has connections by default.
+inline constexpr std::size_t kMostAtOnePage = 64;
 
 void ServePages(Front& front, const JobFigures& figures, services::AdminPort& port);
 

@@ -14,13 +14,6 @@
 #include "muster/v1/cluster.pb.h"
 
 namespace muster::executor {
-namespace {
-
-// All members are asked at the same time, and none of them waits for a step: what is left is a
-// handshake for each pair.
-constexpr Millis kFormWithin{2'000};
-
-}  // namespace
 
 Result<std::unique_ptr<Seats>> Seats::Open(const v1::StartExecutor& start) {
   const std::string& bound = start.program().listen_host();
@@ -62,13 +55,16 @@ Status Seats::Form(const v1::JoinGroup& request) {
   }
   Seat seat{.generation = generation, .rank = rank, .group = nullptr};
   if (request.members_size() > 1) {
+    // All members are asked at the same time, and none of them waits for a step: what is left is a
+    // handshake for each pair.
+    const auto size = static_cast<std::size_t>(request.members_size());
     collectives::GroupSpec spec{.job = name_,
                                 .generation = generation,
                                 .rank = rank,
                                 .members = {},
                                 .key = key_,
                                 .tls = tls_,
-                                .form_within = kFormWithin,
+                                .form_within = collectives::TimeToForm(size),
                                 .costs = costs_,
                                 .wait_page = wait_page_};
     for (const v1::GroupMember& member : request.members()) {

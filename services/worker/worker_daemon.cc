@@ -127,7 +127,7 @@ std::vector<config::Setting> WorkerSettings() {
        .kind = Kind::kDuration,
        .fallback = "30s",
        .doc = "An executor that has work, ends none of it and uses no processor time for so long "
-              "is killed, and its work runs elsewhere. 0: never."},
+              "(1s or more) is killed, and its work runs elsewhere. 0: never."},
       {.name = "step-timeout",
        .kind = Kind::kDuration,
        .fallback = "10m",
@@ -154,6 +154,11 @@ Result<std::unique_ptr<WorkerDaemon>> WorkerDaemon::Start(Daemon& daemon, GrpcSe
   options.warm = config.values.Bool("warm-executor");
   options.check_limit = config.values.Duration("check-timeout");
   options.stuck_limit = config.values.Duration("stuck-timeout");
+  // What it runs it tells once a second: one that has just ended all of it would be killed.
+  if (const Millis given = options.stuck_limit; given > Millis(0) && given < Millis(1'000)) {
+    return InvalidArgument("{}: stuck-timeout is {} ms; give 1s or more, or 0 for never",
+                           config.values.OriginOf("stuck-timeout").where, given.count());
+  }
   options.step_limit = config.values.Duration("step-timeout");
   std::error_code error;
   std::filesystem::create_directories(options.cache_directory, error);

@@ -8,6 +8,7 @@
 
 #include "dispatch/functions.h"
 
+#include "common/base/thrown.h"
 #include "common/base/words.h"
 #include "strategy/base/internal/raise.h"
 #include "strategy/cluster/internal/coordinator_core.h"
@@ -59,7 +60,7 @@ Status StatusOfException(const char* name) {
   } catch (const std::exception& error) {
     return Unknown("{} threw: {}", name, error.what());
   } catch (...) {
-    return Unknown("{} threw what is no std::exception", name);
+    return Unknown("{} threw what is no std::exception{}", name, TextOfThrown());
   }
 }
 

@@ -361,6 +361,12 @@ Arguments write_arguments(const CoordinatorCore& core, std::uint8_t flags, const
   return arguments;
 }
 
+// The form of the function that a Registration is of.
+template <class R>
+inline constexpr RegisteredForm kFormOf = nullptr;
+template <auto function>
+inline constexpr RegisteredForm kFormOf<Registration<function>> = &run_function<function>;
+
 }  // namespace internal
 
 // Whether coordinator.schedule<function>(Given...) compiles.
@@ -381,10 +387,11 @@ concept Buildable =
 
 // At namespace scope, outside of any namespace; once for each function, in the same order in every
 // process, as one executable does.
-#define MUSTER_FUNCTION(function)                                                    \
-  template <>                                                                        \
-  struct muster::internal::Registration<&function> {                                 \
-    static constexpr bool kRegistered = true;                                        \
-    static inline const std::uint32_t kNumber = muster::internal::register_function( \
-        #function, &muster::internal::run_function<&function>);                      \
+#define MUSTER_FUNCTION(function)                                                                \
+  template <>                                                                                    \
+  struct muster::internal::Registration<&function> {                                             \
+    static constexpr bool kRegistered = true;                                                    \
+    /* A name that is looked up in here would be muster's own before it is a user's. */          \
+    static inline const std::uint32_t kNumber =                                                  \
+        muster::internal::register_function(#function, muster::internal::kFormOf<Registration>); \
   }

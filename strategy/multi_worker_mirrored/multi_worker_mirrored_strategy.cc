@@ -124,6 +124,10 @@ MultiWorkerMirroredStrategy::Joined MultiWorkerMirroredStrategy::join(
     raise(InvalidArgument("call_within is {} ms: more than 0 is needed",
                           options.call_within.count()));
   }
+  if (options.join_within.has_value() && options.join_within->count() <= 0) {
+    raise(InvalidArgument("join_within is {} ms: more than 0 is needed",
+                          options.join_within->count()));
+  }
   Joined joined;
   joined.resolver = options.cluster_resolver;
   if (joined.resolver == nullptr) joined.resolver = std::make_shared<TFConfigClusterResolver>();

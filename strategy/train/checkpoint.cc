@@ -1,6 +1,7 @@
 #include "strategy/train/checkpoint.h"
 
 #include <algorithm>
+#include <exception>
 #include <future>
 #include <set>
 #include <system_error>
@@ -13,6 +14,7 @@
 #include "common/base/wall_time.h"
 #include "common/base/words.h"
 #include "common/storage/checkpoint.h"
+#include "common/telemetry/log.h"
 #include "common/torch/dtypes.h"
 #include "muster/v1/checkpoint.pb.h"
 #include "strategy/base/internal/bytes_of.h"
@@ -171,10 +173,27 @@ struct RestoreStatus::Impl {
     }
   }
 
-  // Takes the values, and writes them meanwhile where this process does.
+  // A save that has failed before it began: whoever waits is told, all members.
+  static std::shared_future<void> Failed() {
+    std::promise<void> failed;
+    failed.set_exception(std::current_exception());
+    return failed.get_future().share();
+  }
+
+  // Takes the values, and writes them meanwhile where this process does. What one of several
+  // processes cannot read is an error of the save: the others wait for it in Wait(), unless the
+  // group is over, which they hear of by itself.
   void Begin(const std::string& directory, std::uint64_t at_step) const MUSTER_REQUIRES(saving) {
     Wait();
-    std::vector<Named> values = Collect();
+    std::vector<Named> values;
+    try {
+      values = Collect();
+    } catch (...) {
+      const collectives::Group* const between = Between();
+      if (between == nullptr || !between->Health().ok()) throw;
+      save = Failed();
+      return;
+    }
     if (!Writes()) {  // what there was to do is done
       std::promise<void> done;
       done.set_value();
@@ -190,10 +209,8 @@ struct RestoreStatus::Impl {
       save = std::async(std::launch::async, [=, values = std::move(values)] {
                WriteAll(directory, at_step, of, values);
              }).share();
-    } catch (const std::system_error&) {  // no thread for it: whoever waits is told, all members
-      std::promise<void> failed;
-      failed.set_exception(std::current_exception());
-      save = failed.get_future().share();
+    } catch (const std::system_error&) {  // no thread for it
+      save = Failed();
     }
   }
 
@@ -217,7 +234,9 @@ struct RestoreStatus::Impl {
     return nullptr;
   }
 
-  // Not under the lock: of several processes it may wait for the others.
+  // Not under the lock: of several processes it may wait for the others. They may wait for this one
+  // at any variable, so that one which cannot be read does not keep it from the others; the first
+  // error is thrown at the end.
   std::vector<Named> Collect() const {
     std::map<std::string, Variable> all;
     std::vector<TrackedState> all_states;
@@ -228,14 +247,29 @@ struct RestoreStatus::Impl {
     }
     std::vector<Named> values;
     const torch::NoGradGuard no_grad;
-    for (const auto& [name, variable] : all) {
-      values.push_back({name, internal::plain_of(variable.state()->ReadAcross().to(torch::kCPU))});
+    std::exception_ptr first;
+    const auto read = [&first, alone = Between() == nullptr](const auto& one) {
+      try {
+        one();
+      } catch (...) {
+        if (alone) throw;
+        if (first == nullptr) first = std::current_exception();
+      }
+    };
+    for (const auto& one : all) {
+      read([&] {
+        const torch::Tensor value = one.second.state()->ReadAcross();
+        values.push_back({one.first, internal::plain_of(value.to(torch::kCPU))});
+      });
     }
     for (const TrackedState& tracked : all_states) {
-      for (const auto& [name, value] : tracked.state->Values()) {
-        values.push_back({tracked.prefix + name, internal::plain_of(value.to(torch::kCPU))});
-      }
+      read([&] {
+        for (const auto& [name, value] : tracked.state->Values()) {
+          values.push_back({tracked.prefix + name, internal::plain_of(value.to(torch::kCPU))});
+        }
+      });
     }
+    if (first != nullptr) std::rethrow_exception(first);
     return values;
   }
 
@@ -422,32 +456,37 @@ void Checkpoint::wait() const {
 }
 
 // Reads and checks everything first, and writes into variables and optimizers only when all of it
-// fits: a checkpoint that does not fit changes nothing. No save takes values meanwhile.
+// fits, on all processes: a checkpoint that does not fit changes nothing. No save takes values
+// meanwhile.
 RestoreStatus Checkpoint::restore(const std::string& directory) {
   RequireOutsideReplicas("Checkpoint::restore()");
   const MutexLock saving(impl_->saving);
   impl_->Wait();
-  auto opened = storage::Checkpoint::Open(directory);
-  raise_unless_ok(opened.status());
-  std::map<std::string, DType> saved;
-  for (const v1::TensorSlice& slice : (*opened)->manifest().slices()) {
-    saved[slice.name()] = static_cast<DType>(slice.dtype());
-  }
+  collectives::Group* const between = impl_->Between();
 
   const MutexLock lock(impl_->mutex);
-  std::swap(impl_->restored, *opened);
-  std::swap(impl_->saved, saved);
+  std::unique_ptr<storage::Checkpoint> restored_before = std::move(impl_->restored);
+  std::map<std::string, DType> saved_before = std::exchange(impl_->saved, {});
   std::vector<std::pair<Variable, torch::Tensor>> values;
   std::vector<Tensors> states;
-  try {
+  const auto read = [&]() MUSTER_REQUIRES(impl_->mutex) {
+    auto opened = storage::Checkpoint::Open(directory);
+    raise_unless_ok(opened.status());
+    impl_->restored = *std::move(opened);
+    for (const v1::TensorSlice& slice : impl_->restored->manifest().slices()) {
+      impl_->saved[slice.name()] = static_cast<DType>(slice.dtype());
+    }
     for (const auto& [name, variable] : impl_->variables) {
       if (impl_->saved.contains(name))
         values.emplace_back(variable, impl_->ReadFor(name, variable));
     }
     for (const TrackedState& tracked : impl_->states) states.push_back(impl_->ReadFor(tracked));
+  };
+  try {
+    internal::ready_on_all(between, "restore of a checkpoint", read);
   } catch (...) {
-    std::swap(impl_->restored, *opened);
-    std::swap(impl_->saved, saved);
+    impl_->restored = std::move(restored_before);
+    impl_->saved = std::move(saved_before);
     throw;
   }
   for (const auto& [variable, value] : values) variable.state()->Restore(value);
@@ -519,8 +558,13 @@ std::optional<std::string> CheckpointManager::restore_latest() {
   const auto look = [&] {
     const std::vector<std::string> all = checkpoints();
     for (auto path = all.rbegin(); path != all.rend() && newest.empty(); ++path) {
-      if (storage::Verify(*path).code() == StatusCode::kDataLoss) continue;
-      newest = path->substr(path->rfind('/') + 1);
+      const std::string name = path->substr(path->rfind('/') + 1);
+      const Status whole = storage::Verify(*path);
+      if (whole.code() == StatusCode::kDataLoss) {
+        log::Warning("checkpoint {} is damaged and is not restored: {}", name, Message(whole));
+        continue;
+      }
+      newest = name;
     }
   };
   if (collectives::Group* const between = checkpoint_.impl_->Between()) {

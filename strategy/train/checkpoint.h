@@ -13,8 +13,9 @@
 // once, whatever the number of replicas, as "<parameter>/slot/<slot>".
 //
 // Under a strategy of several processes all of them make the same calls: the first one (the chief)
-// writes, save() and wait() return on all when the checkpoint is there, or throw the chief's error;
-// and each reads for itself what is restored, from the folder that the chief has chosen.
+// writes, save() and wait() return on all when the checkpoint is there, or throw the chief's error,
+// or that of who cannot read a value; and each reads for itself what is restored, from the folder
+// that the chief has chosen: what one cannot read is an error of all.
 #pragma once
 
 #include <cstdint>
@@ -96,8 +97,8 @@ class Checkpoint {
 
   // All tracked variables that are in the checkpoint get its values: all of them, or on an error
   // none. Saves from now on carry its job.
-  //   INVALID_ARGUMENT: a tensor has another shape than its variable, or is not what the optimizer
-  //   remembers.
+  //   INVALID_ARGUMENT: a tensor has another shape than its variable, or a type that does not
+  //   convert to its (fractions to whole numbers), or is not what the optimizer remembers.
   RestoreStatus restore(const std::string& directory);
 
   // What the checkpoint says that was restored last.
@@ -131,7 +132,8 @@ class CheckpointManager {
   // Oldest first.
   std::vector<std::string> checkpoints() const;
   std::optional<std::string> latest_checkpoint() const;
-  // The newest checkpoint that is not damaged; nothing when there is none.
+  // The newest checkpoint that is not damaged, which the log says of others; nothing when there is
+  // none.
   std::optional<std::string> restore_latest();
 
  private:

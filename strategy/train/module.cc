@@ -182,37 +182,42 @@ void ModuleState::ZeroGrad() const {
   for (std::size_t copy = 0; copy < copies.size(); ++copy) drop(copy);
 }
 
-// Reads the file; where all of it fits, it is copied into the first copy, which the others follow.
+// Reads the file; where all of it fits, on all processes, it is copied into the first copy, which
+// the others follow.
 void ModuleState::Load(const std::string& path) const {
   RequireCrossReplica(*strategy, "load()", "it outside run()");
-  Sync();
-  if (!std::filesystem::exists(path)) raise(NotFound("{}: no such file", path));
   const auto refuse = [&](std::string_view why) {
     raise(InvalidArgument("{} does not fit module {}: {}", path, name, why));
   };
   std::map<std::string, torch::Tensor> theirs;
-  try {
-    theirs = TensorsOf(path, *copies[0]);
-  } catch (const Error& error) {
-    refuse(error.message());
-  } catch (const c10::Error& error) {
-    refuse(error.what_without_backtrace());
-  } catch (const std::exception& error) {
-    refuse(error.what());
-  }
-  // All before any: what does not fit changes nothing.
   std::vector<std::pair<torch::Tensor, torch::Tensor>> changes;
-  for (const NamedTensors& tensors : {copies[0]->named_parameters(), copies[0]->named_buffers()}) {
-    for (const auto& item : tensors) {
-      const auto found = theirs.find(item.key());
-      if (found == theirs.end()) refuse(fmt::format("it has no tensor {}", item.key()));
-      if (!item.value().sizes().equals(found->second.sizes())) {
-        refuse(fmt::format("its tensor {} has shape {}, the module's {}", item.key(),
-                           ShapeText(found->second), ShapeText(item.value())));
-      }
-      changes.emplace_back(item.value(), found->second);
+  // All before any: what does not fit changes nothing.
+  const auto read = [&] {
+    Sync();
+    if (!std::filesystem::exists(path)) raise(NotFound("{}: no such file", path));
+    try {
+      theirs = TensorsOf(path, *copies[0]);
+    } catch (const Error& error) {
+      refuse(error.message());
+    } catch (const c10::Error& error) {
+      refuse(error.what_without_backtrace());
+    } catch (const std::exception& error) {
+      refuse(error.what());
     }
-  }
+    for (const NamedTensors& tensors :
+         {copies[0]->named_parameters(), copies[0]->named_buffers()}) {
+      for (const auto& item : tensors) {
+        const auto found = theirs.find(item.key());
+        if (found == theirs.end()) refuse(fmt::format("it has no tensor {}", item.key()));
+        if (!item.value().sizes().equals(found->second.sizes())) {
+          refuse(fmt::format("its tensor {} has shape {}, the module's {}", item.key(),
+                             ShapeText(found->second), ShapeText(item.value())));
+        }
+        changes.emplace_back(item.value(), found->second);
+      }
+    }
+  };
+  ready_on_all(strategy->collectives(), "load of module " + name, read);
   const torch::NoGradGuard no_grad;
   for (std::size_t i = 0; host != nullptr && i < parameters.size(); ++i) {
     parameters[i].state()->Restore(theirs.at(parameters[i].name()).to(types[i]));

@@ -45,6 +45,15 @@ TEST_CASE("a dry run without a cluster finds what is wrong with the model", "[cl
   CHECK(wrong.err.find("reluu") != std::string::npos);
 }
 
+TEST_CASE("a file that may grow no further is an error and kills no command", "[cluster]") {
+  // Its output is a file of half a KiB at most.
+  const RunResult page = RunCommand({"/bin/sh", "-c", "ulimit -f 1; exec \"$0\" manual submit",
+                                     std::string(MUSTER_BIN) + "/muster"});
+  CAPTURE(page.err);
+  CHECK(page.code == 1);
+  CHECK(page.err.find("standard output took no more") != std::string::npos);
+}
+
 TEST_CASE("a cluster refuses strangers, unknown jobs and bad files by their codes", "[cluster]") {
   Cluster cluster({.ps = 1, .workers = 1});
   const TempFolder folder;

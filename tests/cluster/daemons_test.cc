@@ -26,6 +26,20 @@ TEST_CASE("settings that do not go together end a daemon for good", "[cluster]")
   CHECK(ended.err.find("two heartbeats must fit in a lease") != std::string::npos);
 }
 
+TEST_CASE("a worker that would kill executors which do nothing wrong does not start", "[cluster]") {
+  const TempFolder folder;
+  const std::string token = folder.Write("token", "0123456789abcdef0123456789abcdef\n");
+  const RunResult ended =
+      RunProgram("muster-worker",
+                 {"--task", "worker:0", "--listen", "127.0.0.1:0", "--coordinator", "127.0.0.1:1",
+                  "--token-file", token, "--state-dir", folder / "state"},
+                 {{"MUSTER_STUCK_TIMEOUT", "5ms"}});
+  CAPTURE(ended.err);
+  CHECK(ended.code == 78);
+  CHECK(ended.err.find("MUSTER_STUCK_TIMEOUT: stuck-timeout is 5 ms; give 1s or more") !=
+        std::string::npos);
+}
+
 TEST_CASE("a coordinator whose database is damaged ends for good, and says which", "[cluster]") {
   const TempFolder folder;
   const std::string token = folder.Write("token", "0123456789abcdef0123456789abcdef\n");

@@ -1,7 +1,9 @@
 // Programs whose workers come and go as jobs of a real cluster: what they have learned, whatever is
 // killed, stopped or added, is compared bit for bit with a run to which nothing happens.
+#include <chrono>
 #include <csignal>
 #include <fstream>
+#include <functional>
 #include <map>
 #include <set>
 #include <sstream>
@@ -10,6 +12,7 @@
 
 #include "tests/cluster/harness.h"
 #include "tests/support/catch.h"
+#include "tests/support/lateness.h"
 
 namespace muster::testing {
 namespace {
@@ -86,6 +89,20 @@ struct ElasticFixture {
       return output.size() > before && output.find(how_many + "\n", before) != std::string::npos;
     });
   }
+  // After `loss` that process makes steps of so many, soon: who is killed is noticed at once.
+  void CheckGoesOn(const std::string& id, int place, const std::string& how_many,
+                   const std::function<void()>& loss) {
+    constexpr std::chrono::milliseconds kGoesOn{5'000};
+    const std::size_t before = Output(id, place).size();
+    const Lateness lateness;
+    const auto began = std::chrono::steady_clock::now();
+    loss();
+    CHECK(Steps(id, place, before, how_many));
+    const auto took =
+        std::chrono::ceil<std::chrono::milliseconds>(std::chrono::steady_clock::now() - began);
+    CAPTURE(took.count(), lateness.worst_ms());
+    CHECK(took.count() - 4 * lateness.worst_ms() <= kGoesOn.count());
+  }
   // All that its processes have printed is what one alone prints, but for `most_lost` lines.
   void CheckLearned(const std::string& id, const Lines& arguments, int places,
                     std::size_t most_lost = 0) {
@@ -117,11 +134,9 @@ TEST_CASE_METHOD(ElasticFixture,
 
   // A process of it: the others go on, and another one takes its place.
   const int killed = Pid(id, 1);
-  std::size_t before = Output(id, 0).size();
-  REQUIRE(::kill(killed, SIGKILL) == 0);
-  CHECK(Steps(id, 0, before, "of 2"));
+  CheckGoesOn(id, 0, "of 2", [&] { REQUIRE(::kill(killed, SIGKILL) == 0); });
   CHECK(Pid(id, 1, killed) != killed);
-  before = Output(id, 0).size();
+  std::size_t before = Output(id, 0).size();
   CHECK(Steps(id, 0, before, "of 3"));
 
   // One that stands still comes back by itself.
@@ -135,9 +150,8 @@ TEST_CASE_METHOD(ElasticFixture,
 
   // A worker's daemon takes its process along; `up` starts another daemon, which gets one.
   const v1::Task worker = Process(id, 0).worker();
-  before = Output(id, 1).size();
-  REQUIRE(cluster.Kill("worker:" + std::to_string(worker.index()), SIGKILL));
-  CHECK(Steps(id, 1, before, "of 2"));
+  CheckGoesOn(id, 1, "of 2",
+              [&] { REQUIRE(cluster.Kill("worker:" + std::to_string(worker.index()), SIGKILL)); });
   before = Output(id, 1).size();
   CHECK(Steps(id, 1, before, "of 3"));
   CHECK(cluster.Muster({"describe", id}).out.find("3 processes of 1 to 3") != std::string::npos);

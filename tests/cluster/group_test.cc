@@ -10,11 +10,17 @@
 #include "tests/cluster/harness.h"
 #include "tests/cluster/jobs.h"
 #include "tests/support/catch.h"
+#include "tests/support/lateness.h"
 
 namespace muster::testing {
 namespace {
 
 using std::chrono::seconds;
+
+// From the loss of a worker on (docs/formats/job-spec.md); one that stands still is lost when its
+// lease ends.
+constexpr std::int64_t kGoOnMs = 5'000;
+constexpr std::int64_t kLeaseMs = 4'000;
 
 std::string WriteFashion(const TempFolder& folder, const std::string& name, std::uint64_t steps,
                          const std::string& strategy) {
@@ -43,6 +49,14 @@ const v1::Event* LastGroup(const v1::Job& job) {
     if (event.reason() == "GROUP_FORMED") last = &event;
   }
   return last;
+}
+
+// When the first group has formed after that time; -1: none has.
+std::int64_t FormedAfter(const v1::Job& job, std::int64_t time_ms) {
+  for (const v1::Event& event : job.events()) {
+    if (event.reason() == "GROUP_FORMED" && event.time_ms() > time_ms) return event.time_ms();
+  }
+  return -1;
 }
 
 bool MakesStepsTogether(const Cluster& cluster, const std::string& id, const std::string& workers,
@@ -113,6 +127,8 @@ TEST_CASE(
     const auto led = static_cast<std::uint32_t>(leader.back() - '0');
     const std::uint32_t other = (led + 1) % 3;
     REQUIRE(cluster.WaitForStep(id, before.progress().step() + 30, seconds(60)));
+    const Lateness lateness;
+    const std::int64_t lost = NowMs();
     if (victim == "member") {
       REQUIRE(kill(ExecutorPid(before, other), SIGKILL) == 0);
     } else if (victim == "leader") {
@@ -131,6 +147,11 @@ TEST_CASE(
     }
     // Without it, then with it again; where it is back at once there may be one group alone.
     REQUIRE(MakesStepsTogether(cluster, id, "3", groups));
+    const v1::Job after = cluster.Describe(id);
+    const std::int64_t formed = FormedAfter(after, lost);
+    CAPTURE(Story(after), formed - lost, lateness.worst_ms());
+    CHECK(formed > 0);
+    CHECK(formed - lost - 4 * lateness.worst_ms() < kGoOnMs + (victim == "stopped" ? kLeaseMs : 0));
   }
   const std::uint64_t step = cluster.Describe(id).progress().step();
   REQUIRE(cluster.WaitForStep(id, step + 30, seconds(60)));

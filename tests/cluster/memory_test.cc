@@ -225,7 +225,9 @@ TEST_CASE("a million closures that write leave nothing behind in any process of 
   constexpr int kClosures = 1'000'000;
   // The least that a closure could leave is a pointer or a number: 8 bytes of each of 800,000 are
   // 6.1 MiB, and 3.05 MiB in the executor that runs at least half of them. What comes and goes with
-  // buffers, queues and the allocator's pages was below 0.3 MiB, also in three times as many.
+  // buffers, queues and the allocator's pages was below 0.3 MiB, also in three times as many. Of a
+  // result that was held it is 80 bytes of each of 40,000, of a pass over per-worker data 4 KiB of
+  // each of 800.
   constexpr std::int64_t kGrowthLimit = 3 * 1024;
   constexpr seconds kLimit{240};
   Cluster cluster({.ps = 1, .workers = 2});

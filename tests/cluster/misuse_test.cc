@@ -114,7 +114,7 @@ TEST_CASE_METHOD(Misuse, "a function that is killed each time is given up after 
 
 TEST_CASE_METHOD(Misuse,
                  "a function that takes all memory is ended by the kernel, and nothing else is",
-                 "[cluster][program]") {
+                 "[.][cluster][program][greedy]") {
   const MemoryGroup group(std::uint64_t{256} << 20);
   if (!group.works()) {
     WARN("skipped: no control group of its own with a limit to its memory");
@@ -157,6 +157,7 @@ TEST_CASE_METHOD(Misuse, "a result outlives its worker, a lost worker's own valu
     REQUIRE(cluster.Kill(worker, SIGKILL));
   }
   CHECK(cluster.HasPrinted(id, "a result of before: 10"));
+  CHECK(cluster.HasPrinted(id, "fetched before: 20, as a tensor 20 and 10"));
   folder.Write("enough", "");
   CHECK(cluster.Wait(id, seconds(120)) == 0);
   const std::string output = cluster.Output(id);

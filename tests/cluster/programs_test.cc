@@ -401,8 +401,7 @@ TEST_CASE_METHOD(ProgramFixture,
 TEST_CASE("a closure that waits without an end is given up after six executors",
           "[cluster][program]") {
   ProgramFixture fixture{
-      .cluster =
-          Cluster({.ps = 0, .workers = 2, .environment = {{"MUSTER_STUCK_TIMEOUT", "500ms"}}})};
+      .cluster = Cluster({.ps = 0, .workers = 2, .environment = {{"MUSTER_STUCK_TIMEOUT", "1s"}}})};
   const std::string id = IdIn(fixture.Submit({}, {"hang"}));
   CHECK(fixture.cluster.Wait(id, seconds(120)) == 1);
   const v1::Job job = fixture.cluster.Describe(id);

@@ -1,9 +1,10 @@
 // Programs whose workers stand still, one and all: while closures run, while workers build what is
 // their own, and while they share a pass over data (tests/programs/servers.cc is what they do).
 // What was counted is exact, whatever those do that wake up. And programs whose workers are killed,
-// one and all, in the midst of that building.
+// one and all, in the midst of that building, or of closures at a moment that is known.
 #include <algorithm>
 #include <csignal>
+#include <functional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -93,29 +94,36 @@ struct Stopped {
       return CountEvents(job, "WORKER_BACK") == CountEvents(job, "WORKER_LOST");
     }));
   }
-  // The workers, with their daemons, stand still until that is noticed.
-  void StopAndGoOn(const std::vector<int>& pids, int workers) const {
+  // The workers, with their daemons, stand still until that is noticed, and `meanwhile` is over.
+  void Stop(
+      const std::vector<int>& pids, int workers,
+      const std::function<void()>& meanwhile = [] {}) const {
     const int before = CountEvents(Now(), "WORKER_LOST");
     const Lateness lateness;
     const std::int64_t stopped = NowMs();
     StandStill still(pids);
     CheckLost(before, workers, stopped, lateness);
+    meanwhile();
     still.GoOn();
+  }
+  void StopAndGoOn(const std::vector<int>& pids, int workers) const {
+    Stop(pids, workers);
     CheckBack();
   }
-  // kill -9 to all workers; each loss is told of, and they come back.
-  void KillAll() const {
+  // kill -9 to these daemons of workers; each loss is told of, and they come back.
+  void Kill(const std::vector<int>& pids) const {
     const int before = CountEvents(Now(), "WORKER_LOST");
-    const std::vector<int> pids = Daemons();
     const Lateness lateness;
     const std::int64_t killed = NowMs();
     for (const int pid : pids) {
       REQUIRE(pid > 1);
       REQUIRE(::kill(pid, SIGKILL) == 0);
     }
-    CheckLost(before, 2, killed, lateness, kKilledNoticedMs);
+    CheckLost(before, static_cast<int>(pids.size()), killed, lateness, kKilledNoticedMs);
     CheckBack();
   }
+  void KillOne() const { Kill({cluster.PidOf("worker:1")}); }
+  void KillAll() const { Kill(Daemons()); }
   // The executors of all workers stand still until the driver has taken back what they had.
   void StopExecutorsAndGoOn() const {
     StandStill still(Executors());
@@ -144,6 +152,28 @@ TEST_CASE_METHOD(Stopped, "closures count once though all workers stand still at
   std::vector<int> daemons_first = All();
   std::ranges::reverse(daemons_first);
   StopAndGoOn(daemons_first, 2);
+  folder.Write("enough", "");
+  CheckEnd("rounds exact");
+}
+
+TEST_CASE_METHOD(Stopped,
+                 "a worker that stands still for 20 s holds no program up and changes nothing when "
+                 "it goes on",
+                 "[cluster][program][CCF-02]") {
+  constexpr std::int64_t kStoppedMs = 20'000;
+  Submit({"rounds", folder / "enough"});
+  REQUIRE(cluster.HasPrinted(id, "rounds begin"));
+  const std::vector<int> worker = Worker(1);
+  const std::int64_t stopped = NowMs();
+  Stop(worker, 1, [&] {
+    // To its end, and not only at first.
+    const std::uint64_t noticed = Now().program().done();
+    CHECK(Eventually(seconds(60), [&] { return NowMs() - stopped >= kStoppedMs; }));
+    const std::uint64_t done = Now().program().done();
+    CHECK(done > noticed + 100);
+    CHECK(Eventually(seconds(30), [&] { return Now().program().done() > done; }));
+  });
+  CheckBack();
   folder.Write("enough", "");
   CheckEnd("rounds exact");
 }
@@ -206,6 +236,17 @@ TEST_CASE_METHOD(StoppedInBuild,
   CheckEnd("built exact");
 }
 
+TEST_CASE_METHOD(StoppedInBuild,
+                 "a worker that is killed while it builds what is its own builds it again",
+                 "[cluster][program][CCF-06]") {
+  Build(GENERATE(as<std::string>(), "built", "valued"));
+  KillOne();
+  // The other one builds on.
+  CHECK(HaveBegun(3));
+  Open();
+  CheckEnd("built exact");
+}
+
 TEST_CASE("all executors that stand still while they build what is their own are replaced",
           "[cluster][program][CCF-06]") {
   StoppedInBuild f{{.cluster = Cluster(
@@ -216,6 +257,50 @@ TEST_CASE("all executors that stand still while they build what is their own are
   CHECK(f.HaveBegun(4));
   f.Open();
   f.CheckEnd("built exact");
+}
+
+// Closures that stand behind gates, one on each of two workers (servers.cc, "gated").
+struct StoppedAtGates : Stopped {
+  void Begin() {
+    Submit({"gated", folder.path(), "20"});
+    REQUIRE(Have("begun", 2));
+  }
+  // So many have, at least; those that run again anew.
+  bool Have(const std::string& what, std::size_t closures) const {
+    return Eventually(seconds(60), [&] { return ReadAll(folder / what).size() >= closures; });
+  }
+  void Open(const std::string& gate) const { folder.Write(gate, ""); }
+};
+
+TEST_CASE_METHOD(StoppedAtGates,
+                 "closures whose workers are killed and stopped before they write count once",
+                 "[cluster][program][CCF-02][CCF-03]") {
+  Begin();
+  KillOne();
+  REQUIRE(Have("begun", 3));
+  KillAll();
+  REQUIRE(Have("begun", 5));
+  // Those that stood still write when they wake up, too, beside those that have their closures now.
+  Stop(All(), 2, [this] { Open("write"); });
+  CheckBack();
+  REQUIRE(Have("written", 2));
+  Open("end");
+  CheckEnd("built exact");
+}
+
+TEST_CASE_METHOD(StoppedAtGates,
+                 "closures whose workers are killed and stopped when they have written count once",
+                 "[cluster][program][CCF-02][CCF-03]") {
+  Begin();
+  Open("write");
+  REQUIRE(Have("written", 2));
+  KillOne();
+  REQUIRE(Have("written", 3));
+  KillAll();
+  REQUIRE(Have("written", 5));
+  // Those that stood still end when they wake up, and say so to nobody.
+  Stop(All(), 2, [this] { Open("end"); });
+  CheckEnd("built exact");
 }
 
 TEST_CASE_METHOD(Stopped,

@@ -87,6 +87,10 @@ std::uint32_t Register(const char* name, Function function) {
 struct Tally {
   std::mutex mutex;
   std::optional<std::int64_t> sum;
+  ~Tally() {
+    const char* role = std::getenv("MUSTER_ROLE");
+    if (role != nullptr && std::string(role) == "executor") std::printf("the tally is destroyed\n");
+  }
 };
 Tally tally;
 
@@ -170,7 +174,10 @@ std::int64_t Guilty(std::int64_t n, const std::string& folder) {
   return Segfault(n, folder);
 }
 
-std::int64_t Exit(std::int64_t code, const std::string&) { std::exit(static_cast<int>(code)); }
+std::int64_t Exit(std::int64_t code, const std::string&) {
+  std::printf("exits with %ld and no end of the line", static_cast<long>(code));
+  std::exit(static_cast<int>(code));
+}
 
 const std::uint32_t kAddUp = Register("AddUp", AddUp);
 const std::uint32_t kSame = Register("Same", Same);

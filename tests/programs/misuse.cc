@@ -148,6 +148,11 @@ void dataset(Coordinator& coordinator) {
 
 void lost(Coordinator& coordinator, const std::string& file) {
   const auto value = coordinator.schedule<ones>(10);
+  const auto fetched = coordinator.schedule<ones>(20);
+  const auto sum = [](const torch::Tensor& all) {
+    return static_cast<long>(all.sum().item<int64_t>());
+  };
+  (void)fetched.fetch();
   const auto pids = coordinator.create_per_worker_resource<own_pid>();
   pids.wait();
   coordinator.join();
@@ -160,7 +165,9 @@ void lost(Coordinator& coordinator, const std::string& file) {
       tell("the worker's value", error);
     }
   }
-  std::printf("a result of before: %ld\n", static_cast<long>(value.fetch().sum().item<int64_t>()));
+  std::printf("a result of before: %ld\n", sum(value.fetch()));
+  std::printf("fetched before: %ld, as a tensor %ld and %ld\n", sum(fetched.fetch()),
+              sum(fetched.get()), sum(value.get()));
   while (!is_there(file)) ::usleep(1'000);
   std::printf("over\n");
 }

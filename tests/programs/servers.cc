@@ -4,10 +4,11 @@
 //   count N          N closures, each adds 1 to a variable; prints "scheduled N", then "counted S"
 //   rounds FILE      100 such closures, again and again until the file is there; prints "rounds
 //                    begin", then "rounds exact" or what was counted
-//   million FOLDER N N closures, each adds 1 to a variable and its future is dropped; after a fifth
-//   of
-//                    them prints "a fifth" and goes on when FOLDER/fifth is there, after all "all"
-//                    and FOLDER/all; then prints "million exact" or what was counted
+//   million FOLDER N N closures, each adds 1 to a variable and its future is dropped; of each
+//                    thousand 50 take from a new pass over per-worker data, and 50 have a result
+//                    that is held for a while. After a fifth of them prints "a fifth" and goes on
+//                    when FOLDER/fifth is there, after all "all" and FOLDER/all; then prints
+//                    "million exact" or what was counted
 //   train N          N closures, each one step of a small model; prints "error E"
 //   optimize N       N closures, each one update by an optimizer on the servers and another of a
 //   row;
@@ -88,6 +89,15 @@ struct Model {
 std::unique_ptr<Model> make_model() { return std::make_unique<Model>(); }
 
 void count(Model& model) { model.counter += 1; }
+muster::Dataset<torch::Tensor> numbers() { return muster::dataset::range(1'000'000); }
+void count_in_pass(Model& model, muster::WorkerIterator<torch::Tensor>& data) {
+  (void)data.get_next();
+  model.counter += 1;
+}
+torch::Tensor count_and_tell(Model& model) {
+  model.counter += 1;
+  return torch::ones({64});
+}
 // Long enough to be killed in.
 void count_slowly(Model& model) {
   model.counter += 1;
@@ -205,6 +215,9 @@ double sum_of_another_shape() {
 
 MUSTER_PROGRAM(make_model);
 MUSTER_FUNCTION(count);
+MUSTER_FUNCTION(numbers);
+MUSTER_FUNCTION(count_in_pass);
+MUSTER_FUNCTION(count_and_tell);
 MUSTER_FUNCTION(count_slowly);
 MUSTER_FUNCTION(gated_data);
 MUSTER_FUNCTION(count_next);
@@ -250,15 +263,36 @@ int rounds(muster::ClusterCoordinator& coordinator, const std::string& file) {
   return 0;
 }
 
-// Whoever looks at it while it waits sees it with nothing under way.
+// Whoever looks at it while it waits sees it with nothing under way and no result held.
 int million(muster::ClusterCoordinator& coordinator, const std::string& folder, int n) {
+  const auto data = coordinator.create_per_worker_dataset<numbers>();
+  auto pass = data.iterator();
+  std::vector<muster::RemoteValue<torch::Tensor>> held;
   int scheduled = 0;
+  const auto schedule_one = [&] {
+    const int place = scheduled++ % 1'000;
+    if (place == 0) pass = data.iterator();
+    if (place < 50) {
+      (void)coordinator.schedule<count_in_pass>(pass);
+    } else if (place < 100) {
+      held.push_back(coordinator.schedule<count_and_tell>());
+    } else {
+      (void)coordinator.schedule<count>();
+    }
+  };
+  const auto end_all = [&] {
+    coordinator.join();
+    if (!held.empty() && held.back().fetch().numel() != 64) {
+      muster::raise(muster::ErrorCode::kInternal, "a result that was held is another one");
+    }
+    held.clear();
+  };
   const auto go_to = [&](int total) {
     while (scheduled < total) {
-      (void)coordinator.schedule<count>();
-      if (++scheduled % 10'000 == 0) coordinator.join();
+      schedule_one();
+      if (scheduled % 10'000 == 0) end_all();
     }
-    coordinator.join();
+    end_all();
   };
   const auto await = [&](const std::string& file) {
     while (!std::ifstream(folder + "/" + file).good()) ::usleep(5'000);

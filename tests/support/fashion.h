@@ -9,6 +9,7 @@
 
 #include <zlib.h>
 
+#include "common/telemetry/log.h"
 #include "strategy/base/torch.h"
 
 namespace muster::testing::fashion {
@@ -34,10 +35,12 @@ struct Examples {
   torch::Tensor labels;
 };
 
+inline constexpr char kFolder[] = "/usr/share/datasets/fashion-mnist/";
+
 // The bytes of a compressed IDX file behind its header; empty: it is not there.
 inline std::vector<std::uint8_t> ReadIdx(const std::string& name, std::size_t header,
                                          std::size_t bytes) {
-  const gzFile file = gzopen(("/usr/share/datasets/fashion-mnist/" + name).c_str(), "rb");
+  const gzFile file = gzopen((kFolder + name).c_str(), "rb");
   if (file == nullptr) return {};
   std::vector<std::uint8_t> all(header + bytes);
   const int got = gzread(file, all.data(), static_cast<unsigned>(all.size()));
@@ -46,7 +49,11 @@ inline std::vector<std::uint8_t> ReadIdx(const std::string& name, std::size_t he
   return {all.begin() + static_cast<std::ptrdiff_t>(header), all.end()};
 }
 
-// Real ones where this machine has them, else as many of the same shape that can be told apart.
+// Whether this machine has them.
+inline bool Here() { return !ReadIdx("t10k-labels-idx1-ubyte.gz", 8, kExamples).empty(); }
+
+// Real ones where this machine has them, else as many of the same shape that can be told apart, and
+// a warning.
 inline const Examples& AllExamples() {
   static const Examples all = [] {
     auto images = ReadIdx("t10k-images-idx3-ubyte.gz", 16, kExamples * 784);
@@ -56,6 +63,7 @@ inline const Examples& AllExamples() {
           torch::from_blob(images.data(), {kExamples, 784}, torch::kByte).to(torch::kDouble) / 255,
           torch::from_blob(labels.data(), {kExamples}, torch::kByte).to(torch::kLong)};
     }
+    log::Warning("no Fashion-MNIST in {}: its place is taken by images that are made up", kFolder);
     torch::manual_seed(0);
     const torch::Tensor label = torch::randint(10, {kExamples}, torch::kLong);
     const torch::Tensor kinds = torch::rand({10, 784}, torch::kDouble);

@@ -122,7 +122,8 @@ std::optional<data::Element> MadeUpBatch(const v1::JobSpec& spec, const Model& m
 // Memory for a model's parameters and rows, filled with small numbers.
 class Trial {
  public:
-  explicit Trial(std::unique_ptr<Model> model) : model_(std::move(model)) {}
+  Trial(std::unique_ptr<Model> model, std::optional<std::uint64_t> memory_bytes)
+      : model_(std::move(model)), memory_bytes_(memory_bytes) {}
 
   Status Run(const data::Element& batch, bool train) {
     if (train) MUSTER_TRY(BindAll());
@@ -141,8 +142,19 @@ class Trial {
   }
 
  private:
+  // Shapes are the user's, and memory beyond what there is would end this process by a signal.
   Status BindAll() {
     const auto parameters = model_->parameters();
+    std::uint64_t needed = 0;
+    for (const ParameterInfo& parameter : parameters) {
+      needed += 2 * sizeof(float) * static_cast<std::uint64_t>(parameter.elements);
+    }
+    if (memory_bytes_ && needed > *memory_bytes_) {
+      return ResourceExhausted(
+          "the parameters and their gradients need {} MiB for one step, and the host that tries it "
+          "has {} MiB left; use smaller parameters, or embeddings for large tables",
+          needed >> 20, *memory_bytes_ >> 20);
+    }
     values_.resize(parameters.size());
     gradients_.resize(parameters.size());
     for (std::size_t i = 0; i < parameters.size(); ++i) {
@@ -162,6 +174,7 @@ class Trial {
   // The model goes first: its parameters lie in the vectors.
   std::vector<std::vector<float>> values_, gradients_;
   std::unique_ptr<Model> model_;
+  const std::optional<std::uint64_t> memory_bytes_;
 };
 
 void ListParameters(const v1::JobSpec& spec, const Model& model, v1::CheckReport& report) {
@@ -277,7 +290,7 @@ void CheckInto(const v1::JobSpec& spec, const CheckOptions& options, const std::
   }
   if (!train_batch) return;
   const std::string tried = TriedWith(*train_batch, *model);
-  Trial trial(std::move(model));
+  Trial trial(std::move(model), options.memory_bytes);
   if (const Status status = trial.Run(*train_batch, /*train=*/true); !status.ok()) {
     problems.push_back(fmt::format("{}\n{}", Message(status), tried));
     return;

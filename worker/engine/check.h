@@ -1,6 +1,8 @@
 // The dry run of a job's model: everything that can be found wrong before it runs.
 #pragma once
 
+#include <cstdint>
+#include <optional>
 #include <string>
 
 namespace muster::v1 {
@@ -24,6 +26,8 @@ struct CheckOptions {
   Data data = Data::kNone;
   // For record indexes and decoded copies. Empty: a folder of its own, removed at the end.
   std::string cache_directory;
+  // How much the parameters and their gradients may take; nullopt: nobody knows.
+  std::optional<std::uint64_t> memory_bytes;
 };
 
 // Compiles forward and loss, binds every argument, and runs one training and one evaluation batch

@@ -249,6 +249,18 @@ void done_by_each(collectives::Group& group, std::string_view call,
   }
 }
 
+void ready_on_all(collectives::Group* group, std::string_view call,
+                  const std::function<void()>& work) {
+  if (group == nullptr) return work();
+  done_by_each(*group, call, [&] {
+    try {
+      work();
+    } catch (...) {
+      raise_unless_ok(Annotate(CurrentError(StatusCode::kUnknown), group->name_of(group->rank())));
+    }
+  });
+}
+
 void done_by_first(collectives::Group& group, std::string_view call,
                    const std::function<void()>& work) {
   done_by_each(group, call, [&] {

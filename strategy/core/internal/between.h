@@ -63,6 +63,10 @@ std::string text_of_first(collectives::Group& group, std::string_view call,
 // throw.
 void done_by_each(collectives::Group& group, std::string_view call,
                   const std::function<void()>& work);
+// done_by_each() of what only reads, so that all change something then, or nobody; its errors say
+// whose they are. Null: this process is alone.
+void ready_on_all(collectives::Group* group, std::string_view call,
+                  const std::function<void()>& work);
 // The first process does the work, the others wait for it. What it throws, all throw.
 void done_by_first(collectives::Group& group, std::string_view call,
                    const std::function<void()>& work);

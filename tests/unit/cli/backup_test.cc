@@ -52,6 +52,9 @@ TEST_CASE_METHOD(Fixture, "a backup is in its place whole, or what was there sta
   CHECK(std::filesystem::is_fifo(pipe));
   CHECK(Run({"backup", folder.path()}) == ExitCode::kUsage);
   CHECK(Said("write " + folder.path() + ": a folder is there"));
+  const std::string nowhere = folder / "none/backup";
+  CHECK(Run({"backup", nowhere}) == ExitCode::kUsage);
+  CHECK(Said("write " + nowhere + ": there is no folder " + folder / "none"));
   std::filesystem::remove(pipe);
   CHECK(std::distance(std::filesystem::directory_iterator(folder.path()),
                       std::filesystem::directory_iterator()) == 1);

@@ -81,6 +81,41 @@ TEST_CASE_METHOD(Fixture, "what is issued is on the list of the folder until it 
   CHECK(err.str().find("/allowed has no line of \"ana\"") != std::string::npos);
 }
 
+// In a folder of its own while it lives.
+class WorkingFolder {
+ public:
+  explicit WorkingFolder(const std::string& path) : before_(std::filesystem::current_path()) {
+    std::filesystem::current_path(path);
+  }
+  ~WorkingFolder() { std::filesystem::current_path(before_); }
+  WorkingFolder(const WorkingFolder&) = delete;
+  WorkingFolder& operator=(const WorkingFolder&) = delete;
+
+ private:
+  const std::filesystem::path before_;
+};
+
+TEST_CASE_METHOD(Fixture, "a holder is revoked though a file here has that name by chance",
+                 "[cli][tls][unit]") {
+  const muster::testing::TempFolder folder;
+  const std::string dir = folder / "certs";
+  REQUIRE(Run({"certs", "init", "--dir", dir}) == ExitCode::kDone);
+  REQUIRE(Run({"certs", "issue", "--dir", dir, "--submitter", "ana"}) == ExitCode::kDone);
+  REQUIRE(Run({"certs", "issue", "--dir", dir, "--submitter", "bob"}) == ExitCode::kDone);
+  std::filesystem::copy_file(dir + "/bob.pem", folder / "ana");
+  const WorkingFolder here(folder.path());
+  const auto list = [&] { return ReadWholeFile(dir + "/allowed").value_or("?"); };
+
+  CHECK(Run({"certs", "revoke", "--dir", dir, "ana"}) == ExitCode::kDone);
+  CHECK(err.str().find("not for the file of this name: give that one as ./ana") !=
+        std::string::npos);
+  CHECK(list().find("submitter ana") == std::string::npos);
+  CHECK(list().find("submitter bob") != std::string::npos);
+
+  CHECK(Run({"certs", "revoke", "--dir", dir, "./ana"}) == ExitCode::kDone);
+  CHECK(list().empty());
+}
+
 TEST_CASE_METHOD(Fixture, "a certificate of many tasks is revoked by any of them",
                  "[cli][tls][unit]") {
   const muster::testing::TempFolder folder;

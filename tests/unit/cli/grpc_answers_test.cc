@@ -85,5 +85,18 @@ TEST_CASE("an address where a server of web pages answers has no coordinator", "
   CHECK(Message(status).find("what listens there speaks HTTP/2 but no gRPC") != std::string::npos);
 }
 
+TEST_CASE("a call that Ctrl-C ends says so", "[cli][unit]") {
+  const NoSuchPage server;
+  Cluster cluster;
+  cluster.address = server.address();
+  cluster.token = "0123456789abcdef";
+  const auto api = NewGrpcJobApi(cluster);
+  api->CancelCalls();
+  const auto status = api->GetStatus().status();
+  CHECK(CodeOf(status) == ExitCode::kInterrupted);
+  CHECK(Message(status) ==
+        "interrupted before the coordinator at " + server.address() + " had answered");
+}
+
 }  // namespace
 }  // namespace muster::cli

@@ -45,6 +45,14 @@ TEST_CASE_METHOD(SubmitFixture, "following ends with the job's code", "[cli][uni
   CHECK(api.watched == std::vector<std::string>{"j-1", "j-1"});
 }
 
+TEST_CASE_METHOD(SubmitFixture, "who is interrupted before an answer hears that the job may run",
+                 "[cli][unit]") {
+  api.submit = Cancelled("CANCELLED");
+  interrupted = true;
+  CHECK(Run({"submit", "-f", file, "--follow"}) == ExitCode::kInterrupted);
+  CHECK(Said("it may take the job digits all the same; `muster jobs` tells"));
+}
+
 TEST_CASE_METHOD(SubmitFixture, "a name given by flag names the job, and is checked",
                  "[cli][unit]") {
   CHECK(Run({"submit", "-f", file, "--name", "other"}) == ExitCode::kDone);

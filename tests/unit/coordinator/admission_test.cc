@@ -218,7 +218,9 @@ TEST_CASE("A submission that a full disk has refused is no trouble of the disk's
   Cluster cluster;
   cluster.JoinAll(1, 1);
   cluster.journal_full = true;
-  CHECK(cluster.Submit(Cluster::Spec()).status().code() == StatusCode::kResourceExhausted);
+  const auto refused = cluster.Submit(Cluster::Spec()).status();
+  CHECK(refused.code() == StatusCode::kResourceExhausted);
+  CHECK(Message(refused).find("the coordinator cannot write to ") == 0);
   cluster.journal_full = false;
 
   CHECK_FALSE(cluster.core->Status().has_disk());

@@ -172,6 +172,21 @@ TEST_CASE_METHOD(State, "a row that is written meanwhile makes no copy begin ane
   CHECK(written);
 }
 
+TEST_CASE_METHOD(State, "a copy that somebody holds locked is given up and removed",
+                 "[coordinator][unit]") {
+  sqlite3* holder = nullptr;
+  REQUIRE(sqlite3_open(file.c_str(), &holder) == SQLITE_OK);
+  REQUIRE(sqlite3_exec(holder, "BEGIN EXCLUSIVE", nullptr, nullptr, nullptr) == SQLITE_OK);
+
+  const auto written = WriteBackup(state, file, Millis(20));
+
+  sqlite3_close(holder);
+  CHECK(written.status().code() == StatusCode::kUnavailable);
+  CHECK(Message(written.status()).find(file + " locked for 20 ms") != std::string::npos);
+  CHECK_FALSE(fs::exists(file));
+  CHECK(Write().jobs == 20);
+}
+
 TEST_CASE_METHOD(State, "what a backup has left that was not ended goes at the next start",
                  "[coordinator][unit]") {
   journal.reset();

@@ -1,5 +1,6 @@
 // Jobs whose steps several workers make together: who is asked into which group, and what is lost
 // with whom.
+#include <algorithm>
 #include <utility>
 
 #include "tests/support/catch.h"
@@ -20,6 +21,8 @@ v1::JobSpec TogetherSpec(std::uint32_t workers, std::uint32_t most = 0) {
   spec.mutable_strategy()->set_kind(v1::STRATEGY_KIND_MULTI_WORKER_MIRRORED);
   spec.mutable_strategy()->set_workers(workers);
   spec.mutable_strategy()->set_max_workers(most);
+  // Each worker needs an example.
+  spec.set_batch_size(std::max({workers, most, spec.batch_size()}));
   return spec;
 }
 
@@ -173,6 +176,21 @@ TEST_CASE("A member that does not answer is left out of the next group, and aske
   cluster.at(kLastMember).silent_groups = false;
   cluster.Pass(Millis(6'000));
   CHECK((GroupOf(cluster.at(kLeader)) == Tasks{"worker:0", "worker:2"}));
+}
+
+// The last of many greets all others one after another, which from far away takes more than 2 s.
+TEST_CASE("Members have the longer to find each other the more they are", "[coordinator][unit]") {
+  InStep running(1, 40, 40);
+  Cluster& cluster = running.cluster;
+  cluster.at(kLastMember).silent_groups = true;
+  cluster.Kill(kMember);
+
+  cluster.Pass(Millis(6'500));
+
+  CHECK_FALSE(cluster.EventOf("GROUP_FAILED"));
+  cluster.Pass(Millis(2'500));
+  CHECK(cluster.EventOf("GROUP_FAILED"));
+  CHECK(GroupOf(cluster.at(kLeader)).size() == 38);
 }
 
 TEST_CASE(

@@ -152,6 +152,16 @@ void Execute(const std::string& path, const char* sql) {
   sqlite3_close(db);
 }
 
+TEST_CASE("A row that cannot be written says where it belongs and why", "[coordinator][unit]") {
+  const muster::testing::TempFolder dir;
+  const auto journal = OpenSqliteJournal(dir.path());
+  REQUIRE(journal.ok());
+  Execute(dir.path() + "/coordinator.db", "DROP TABLE jobs");
+
+  CHECK(Message((*journal)->SaveJob(Record(1))) ==
+        "journal: INSERT INTO jobs: no such table: jobs");
+}
+
 TEST_CASE("A database of another version, or another program's, is refused and left as it is",
           "[coordinator][unit]") {
   struct Case {
@@ -168,6 +178,9 @@ TEST_CASE("A database of another version, or another program's, is refused and l
       Case{"no schema",
            [](const std::string& path) { Execute(path, "DELETE FROM meta WHERE key='schema'"); },
            "says of no schema which it is"},
+      Case{"a backup in its place",
+           [](const std::string& path) { Execute(path, "PRAGMA application_id=0x4D73426B"); },
+           "is a backup: move it away, and start muster-coordinator with --restore"},
       Case{"a table that is gone",
            [](const std::string& path) { Execute(path, "DROP TABLE jobs"); },
            "is no coordinator's database"},

@@ -212,6 +212,18 @@ TEST_CASE("a closure that throws is an error of the program's, one that crashes 
   CHECK(other.AwaitExit() == "exit code 1");
 }
 
+TEST_CASE("a closure that exits takes nothing from under those that run beside it",
+          "[program][unit]") {
+  PlayedCluster cluster;
+  RunningProgram& executor = cluster.StartExecutor(0);
+  (void)cluster.StartDriver({"exit-closure", "4"});
+  CHECK(executor.AwaitExit() == "exit code 4");
+  CHECK(executor.AwaitLine("exits with 4 and no end of the line"));
+  CHECK(std::ranges::none_of(executor.lines(), [](const std::string& line) {
+    return line.find("destroyed") != std::string::npos;
+  }));
+}
+
 TEST_CASE(
     "of several that ran when their executor ended the innocent get through, the guilty is named",
     "[program][unit]") {

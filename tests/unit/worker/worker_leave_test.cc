@@ -1,4 +1,5 @@
-// A worker whose coordinator comes back, and one that is asked to end.
+// A worker whose coordinator comes back, one that is asked to end, and what it keeps of jobs that
+// have.
 #include "tests/unit/worker/fixture.h"
 
 namespace muster::worker {
@@ -153,6 +154,41 @@ TEST_CASE_METHOD(LeaveFixture, "what is starting when a worker drains does not b
   CHECK_FALSE(drained);
   Pulse(io.launched[0], 1);
   CHECK(drained);
+}
+
+TEST_CASE_METHOD(WorkerFixture, "jobs that are long over take no memory and running ones stay",
+                 "[worker][unit]") {
+  constexpr int kMostJobs = 4'096;
+  const auto start = [&](const std::string& job) {
+    v1::Command command;
+    command.set_id(next_command++);
+    v1::StartExecutor& body = *command.mutable_start_executor();
+    body.mutable_plan()->set_job_id(job);
+    body.mutable_plan()->set_view(1);
+    body.mutable_plan()->set_epoch(2);
+    body.mutable_program()->set_incarnation(1);
+    core.OnCommand(StreamId(7), command);
+  };
+  const auto stop = [&](const std::string& job, std::uint64_t epoch) {
+    v1::Command command;
+    command.set_id(next_command++);
+    command.mutable_stop_executor()->set_job_id(job);
+    command.mutable_stop_executor()->set_epoch(epoch);
+    core.OnCommand(StreamId(7), command);
+    return Code(command.id());
+  };
+  start("running");
+  for (int i = 0; i < kMostJobs; ++i) {
+    start(fmt::format("job-{}", i));
+    io.replies.clear();
+    REQUIRE(stop(fmt::format("job-{}", i), 2) == StatusCode::kOk);
+    core.OnExited(io.launched.back(), "signal SIGKILL");
+  }
+
+  // Nothing is known of the first one, so nothing is of the past.
+  CHECK(stop("job-0", 1) == StatusCode::kOk);
+  CHECK(stop("job-1", 1) == StatusCode::kAborted);
+  CHECK(stop("running", 1) == StatusCode::kAborted);
 }
 
 }  // namespace

@@ -26,6 +26,8 @@ TEST_CASE("a duration without a unit or with an unknown one is refused", "[confi
     CHECK(ParseDuration(bad).status().code() == StatusCode::kInvalidArgument);
   }
   CHECK(Message(ParseDuration("3x").status()).find("\"3x\" is not a duration") == 0);
+  CHECK(ParseDuration("106751d").ok());
+  CHECK(Message(ParseDuration("106752d").status()).find("at most 106751d") != std::string::npos);
 }
 
 TEST_CASE("sizes count in 1024 with an i and in 1000 without", "[config][unit]") {

@@ -236,6 +236,41 @@ TEST_CASE("deadlines may pass for fewer closures than a tenth of the workers", "
   CHECK(set.Failed(set.Next(), DeadlineExceeded("slow"), Origin::kWorker) == Outcome::kFailed);
 }
 
+TEST_CASE("of twenty workers one deadline may pass and of nineteen none", "[dispatch][unit]") {
+  const int workers = GENERATE(19, 20);
+  OneWorker bench;
+  for (int i = 1; i < workers; ++i) {
+    bench.dispatcher.AddWorker(fmt::format("worker:{}", 100 + i), Incarnation(1), 1);
+  }
+  bench.Schedule();
+  const auto fails = [&] {
+    return bench.Failed(bench.Next(), DeadlineExceeded("slow"), Origin::kWorker);
+  };
+
+  if (workers == 20) CHECK(fails() == Outcome::kAgain);
+  CHECK(fails() == Outcome::kFailed);
+
+  CHECK(bench.dispatcher.Raise()->status.code() == StatusCode::kDeadlineExceeded);
+}
+
+TEST_CASE("what a worker or a server has cancelled is put back and not reported",
+          "[dispatch][unit]") {
+  const Origin origin = GENERATE(Origin::kWorker, Origin::kPs);
+  OneWorker bench;
+  const ResultSlab::Slot future = bench.ScheduleWanted();
+
+  for (int i = 0; i < 5; ++i) {
+    const Status derived = Cancelled("its peer has failed");
+    CHECK(bench.Failed(bench.Next(), derived, origin, origin == Origin::kPs ? "ps:0" : "") ==
+          Outcome::kAgain);
+    CHECK_FALSE(bench.dispatcher.Raise());
+  }
+  CHECK(bench.Done(bench.Next(), "its value") == Outcome::kDone);
+
+  CHECK_FALSE(bench.dispatcher.Raise());
+  CHECK(bench.ValueOf(future) == "its value");
+}
+
 TEST_CASE("the error says the worker, its incarnation and the retries", "[dispatch][unit]") {
   OneWorker bench;
   bench.Schedule();

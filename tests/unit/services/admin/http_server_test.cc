@@ -71,6 +71,25 @@ TEST_CASE_METHOD(Server, "what changes something, has a body, is too long or is 
   CHECK(answer("GET / HTTP/1.1\r\nHost: here\r\n\r\n").starts_with("HTTP/1.1 200 "));
 }
 
+TEST_CASE_METHOD(Server, "what is asked for by a whole URL is the path on the host that it names",
+                 "[admin][http]") {
+  Start({});
+  const auto answer = [this](const std::string& target) {
+    HttpClient client(port);
+    client.Send("GET " + target + " HTTP/1.1\r\nHost: field\r\n\r\n");
+    return client.Answer();
+  };
+
+  CHECK(answer("http://here:80/a%20b?c://d").ends_with("\r\n\r\n/a b of here:80"));
+  CHECK(answer("HTTPS://here").ends_with("\r\n\r\n/ of here"));
+  CHECK(answer("http://here?/a").ends_with("\r\n\r\n/ of here"));
+  CHECK(answer("/a?http://here/").ends_with("\r\n\r\n/a of field"));
+  for (const char* none : {"http:///a", "http://", "ftp://here/a", "://here/a", "here:80"}) {
+    CAPTURE(none);
+    CHECK(answer(none).starts_with("HTTP/1.1 400 "));
+  }
+}
+
 TEST_CASE_METHOD(Server, "who begins a request and does not end it is closed", "[admin][http]") {
   Start({.read_limit = Millis(200)});
   HttpClient client(port);

@@ -112,6 +112,26 @@ TEST_CASE_METHOD(TlsPort, "who is revoked sees nothing more, on a connection tha
   CHECK(answer.find("it has been revoked, or its line is missing") != std::string::npos);
 }
 
+TEST_CASE_METHOD(TlsPort, "whose certificate ends sees nothing more on a connection that stands",
+                 "[admin][tls]") {
+  Start();
+  const auto now = std::chrono::system_clock::now();
+  const tls::Files bob =
+      folder.Issue("bob", {.role = Role::kViewer, .names = {"bob"}}, {},
+                   {.from = now - std::chrono::minutes(5), .until = now + std::chrono::seconds(5)});
+  HttpsClient client(number, bob);
+  REQUIRE(client.Get("/api/jobs").ends_with("jobs"));
+
+  std::string answer;
+  const auto limit = std::chrono::steady_clock::now() + std::chrono::seconds(30);
+  while (!answer.starts_with("HTTP/1.1 403 ") && std::chrono::steady_clock::now() < limit) {
+    answer = client.Get("/api/jobs");
+  }
+  CHECK(answer.starts_with("HTTP/1.1 403 "));
+  CHECK(answer.find("has expired at") != std::string::npos);
+  CHECK(client.Get("/healthz").starts_with("HTTP/1.1 503 "));  // as without one
+}
+
 TEST_CASE_METHOD(TlsPort, "TLS 1.3 alone is spoken, and no ticket stands for a certificate",
                  "[admin][tls]") {
   Start();

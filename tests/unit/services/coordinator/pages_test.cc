@@ -4,6 +4,7 @@
 #include <atomic>
 #include <cstdlib>
 #include <fstream>
+#include <list>
 #include <thread>
 
 #include <fmt/core.h>
@@ -15,6 +16,7 @@
 #include "services/common/grpc_channel.h"
 #include "services/coordinator/coordinator_node.h"
 #include "tests/support/catch.h"
+#include "tests/support/fake_scheduler.h"
 #include "tests/support/temp_folder.h"
 #include "tests/unit/services/admin/http_client.h"
 
@@ -229,6 +231,47 @@ TEST_CASE_METHOD(Shown, "all are answered who look at the same time", "[pages]")
   for (std::thread& one : many) one.join();
 
   CHECK(answered == 400);
+}
+
+// Keeps what it is given.
+struct HungLanes : LaneOffload {
+  void Run(const std::string&, Function work, Function) override {
+    given.push_back(std::move(work));
+  }
+  std::vector<Function> given;
+};
+
+TEST_CASE("those who ask for a page while the coordinator stands still are not all kept",
+          "[pages]") {
+  const muster::testing::TempFolder folder;
+  HungLanes lanes;
+  FakeScheduler strand;
+  AuditTrail audit(folder / "audit.log", 0, lanes, strand);
+  Front front{
+      .strand = strand, .check_caller = {}, .still_allowed = {}, .audit = audit, .disks = lanes};
+  const JobFigures figures(lanes, strand);
+  testing::Listener listener;
+  const int number = listener.port;
+  std::vector<net::Fd> listeners;
+  listeners.push_back(std::move(listener.fd));
+  services::AdminPort admin_port(
+      {.task = "chief:0",
+       .version = "1",
+       .authorize = [](const services::HttpRequest&) { return Ok(); },
+       .http = {.most_connections = kMostAtOnePage + 1, .answer_limit = Millis(50)}},
+      std::move(listeners));
+  ServePages(front, figures, admin_port);
+  std::list<testing::HttpClient> clients;
+  for (std::size_t i = 0; i <= kMostAtOnePage; ++i) {
+    clients.emplace_back(number).Send("GET /api/v1/jobs HTTP/1.1\r\nHost: here\r\n\r\n");
+  }
+  for (testing::HttpClient& one : clients) CHECK(one.Answer().starts_with("HTTP/1.1 503 "));
+  admin_port.Close();
+
+  REQUIRE(lanes.given.size() == 1);  // the audit log's line of the first
+  lanes.given[0]();
+  std::ifstream file(folder / "audit.log");
+  CHECK(nlohmann::json::parse(file)["refused"] == "it could not be shown");
 }
 
 TEST_CASE_METHOD(Shown, "who looks at pages, or may not, is in the audit log once",

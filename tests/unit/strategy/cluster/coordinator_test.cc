@@ -83,6 +83,10 @@ int* pointer() { return nullptr; }
 
 }  // namespace coordinator_test
 
+// Muster has one of this name, too.
+int run_function(int x) { return x + 1; }
+
+MUSTER_FUNCTION(run_function);
 MUSTER_PROGRAM(coordinator_test::make_model);
 MUSTER_PROGRAM(coordinator_test::make_nothing);
 MUSTER_FUNCTION(coordinator_test::apply);
@@ -195,6 +199,11 @@ TEST_CASE("the error of a nest is that of the first of its values that has one",
   CHECK(code(std::tuple{none, failed}) == ErrorCode::kFailedPrecondition);
   CHECK(code(std::pair{failed, none}) == ErrorCode::kOutOfRange);
   CHECK(code(std::pair{none, failed}) == ErrorCode::kFailedPrecondition);
+}
+
+TEST_CASE("a function may have a name that Muster uses for one of its own", "[strategy][unit]") {
+  ClusterCoordinator coordinator(std::make_shared<ThreadWorkers>(1));
+  CHECK(coordinator.schedule<::run_function>(2).fetch() == 3);
 }
 
 TEST_CASE("a remote value may be an argument, converted as in a call", "[strategy][unit]") {

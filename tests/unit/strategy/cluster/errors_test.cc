@@ -22,6 +22,7 @@ int throws_error(int code) {
 }
 void throws_runtime_error() { throw std::runtime_error("a standard one"); }
 void throws_int() { throw 7; }
+void throws_text() { throw "a text of its own"; }
 torch::Tensor throws_torch() { return torch::ones({2}) + torch::ones({3}); }
 int plus_one(int x) { return x + 1; }
 void waits() {
@@ -33,6 +34,12 @@ void behind_gate() {
   ++running;
   while (!gate) std::this_thread::yield();
 }
+// Whether it is to stop, though nobody has asked for it; two of them are on two workers.
+int told_to_stop() {
+  ++running;
+  while (running < 2 && !muster::cancellation().stop_requested()) std::this_thread::yield();
+  return muster::cancellation().stop_requested() ? 1 : 0;
+}
 
 }  // namespace cluster_errors_test
 
@@ -41,10 +48,12 @@ MUSTER_FUNCTION(cluster_errors_test::one);
 MUSTER_FUNCTION(cluster_errors_test::throws_error);
 MUSTER_FUNCTION(cluster_errors_test::throws_runtime_error);
 MUSTER_FUNCTION(cluster_errors_test::throws_int);
+MUSTER_FUNCTION(cluster_errors_test::throws_text);
 MUSTER_FUNCTION(cluster_errors_test::throws_torch);
 MUSTER_FUNCTION(cluster_errors_test::plus_one);
 MUSTER_FUNCTION(cluster_errors_test::waits);
 MUSTER_FUNCTION(cluster_errors_test::behind_gate);
+MUSTER_FUNCTION(cluster_errors_test::told_to_stop);
 
 namespace cluster_errors_test {
 namespace {
@@ -196,10 +205,12 @@ TEST_CASE("when one fails, what runs is told and what waits is cancelled before 
   CHECK(throws(ErrorCode::kCancelled, "Please reschedule", [&] { queued.back().fetch(); }));
   CHECK(code_of([&] { bad.fetch(); }) == ErrorCode::kOutOfRange);
   other.fetch();
-  // A new handle: what runs now is not cancelled by the error of before.
+  // A new handle: what runs now, on either worker, is not cancelled by the error of before.
   running = 0;
-  const auto again = coordinator.schedule<behind_gate>();
-  again.fetch();
+  const auto here = coordinator.schedule<told_to_stop>();
+  const auto there = coordinator.schedule<told_to_stop>();
+  CHECK(here.fetch(testing::soon()) == 0);
+  CHECK(there.fetch(testing::soon()) == 0);
   coordinator.join();
 }
 
@@ -222,6 +233,13 @@ TEST_CASE("an error of any code that a function throws is its own and runs once"
   CHECK(dynamic_cast<const PsUnavailable*>(&*error) == nullptr);
 }
 
+TEST_CASE("an error that was given the code of success is no success", "[strategy][unit]") {
+  ClusterCoordinator coordinator(std::make_shared<ThreadWorkers>(1));
+  const auto bad = coordinator.schedule<throws_error>(static_cast<int>(ErrorCode::kOk));
+  CHECK(throws(ErrorCode::kUnknown, "of the user's own", [&] { bad.fetch(); }));
+  CHECK(code_of([&] { coordinator.join(); }) == ErrorCode::kUnknown);
+}
+
 TEST_CASE("exceptions that are no muster::Error are UNKNOWN with their text", "[strategy][unit]") {
   ClusterCoordinator coordinator(std::make_shared<ThreadWorkers>(1));
   const auto fails_with = [&](const std::string& text, const auto& schedule) {
@@ -231,8 +249,10 @@ TEST_CASE("exceptions that are no muster::Error are UNKNOWN with their text", "[
   };
   fails_with("throws_runtime_error threw: a standard one",
              [&] { return coordinator.schedule<throws_runtime_error>(); });
-  fails_with("throws_int threw what is no std::exception",
+  fails_with("throws_int threw what is no std::exception (int)",
              [&] { return coordinator.schedule<throws_int>(); });
+  fails_with("throws_text threw what is no std::exception: a text of its own",
+             [&] { return coordinator.schedule<throws_text>(); });
   fails_with("size of tensor a (2)", [&] { return coordinator.schedule<throws_torch>(); });
   CHECK(coordinator.schedule<one>().fetch() == 1);
   coordinator.join();

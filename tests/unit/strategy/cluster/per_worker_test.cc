@@ -94,6 +94,7 @@ std::shared_ptr<Counter> make_counter(int start) {
 void bump(std::shared_ptr<Counter>& counter) { ++counter->value; }
 int value_of(const std::shared_ptr<Counter>& counter) { return counter->value; }
 int own_number() { return 100 + muster::worker_index(); }
+std::int64_t same(std::int64_t x) { return x; }
 std::pair<int, int> number_and_index(int number) { return {number, muster::worker_index()}; }
 
 // A dataset that counts its passes.
@@ -160,6 +161,7 @@ MUSTER_FUNCTION(per_worker_test::make_counter);
 MUSTER_FUNCTION(per_worker_test::bump);
 MUSTER_FUNCTION(per_worker_test::value_of);
 MUSTER_FUNCTION(per_worker_test::own_number);
+MUSTER_FUNCTION(per_worker_test::same);
 MUSTER_FUNCTION(per_worker_test::number_and_index);
 MUSTER_FUNCTION(per_worker_test::counted);
 MUSTER_FUNCTION(per_worker_test::next_counted);
@@ -518,6 +520,48 @@ TEST_CASE("a per-worker value that is too long to travel is of use where it is",
   CHECK(coordinator.schedule<sum_of_table>(table).fetch() == 33 << 20);
   CHECK(throws(ErrorCode::kResourceExhausted, "more than 134217728 bytes", [&] { table.fetch(); }));
   CHECK(table.states().front().kind == PerWorkerState::Kind::kReady);
+}
+
+TEST_CASE("a queue of two takes what is of each worker and remote values and rounds that fail",
+          "[strategy][unit][CCO-22]") {
+  dispatch::Driver::Options options = dispatch::DriverOptions(dispatch::ProgramFunctions());
+  options.dispatch.capacity = 2;
+  ClusterCoordinator coordinator(std::make_shared<ThreadWorkers>(5, 1, std::move(options)),
+                                 {.timeout = 60s});
+  const auto data = coordinator.create_per_worker_dataset<range>(0, 1'000'000);
+  const auto numbers = coordinator.create_per_worker_resource<own_number>();
+  for (int round = 0; round < 3; ++round) {
+    CAPTURE(round);
+    const auto iterator = data.iterator();
+    std::vector<RemoteValue<std::int64_t>> taken;
+    std::vector<RemoteValue<std::int64_t>> passed_on;
+    std::vector<RemoteValue<std::pair<int, int>>> seen;
+    for (int i = 0; i < 50; ++i) {
+      taken.push_back(coordinator.schedule<next>(iterator));
+      seen.push_back(coordinator.schedule<number_and_index>(numbers));
+      passed_on.push_back(coordinator.schedule<same>(taken.back()));
+    }
+    coordinator.join();
+    std::map<std::int64_t, int> times;
+    for (const std::int64_t value : coordinator.fetch(taken)) ++times[value];
+    // Each worker's begins at its first element and leaves none out.
+    for (const auto& [value, workers] : times) {
+      CHECK(workers <= (value == 0 ? 5 : times[value - 1]));
+    }
+    for (const auto& [number, index] : coordinator.fetch(seen)) CHECK(number == 100 + index);
+    CHECK(coordinator.fetch(passed_on) == coordinator.fetch(taken));
+
+    // Whoever waits for room hears of it.
+    const auto failing = data.iterator();
+    coordinator.schedule<takes_and_fails>(failing);
+    ErrorCode code = ErrorCode::kOk;
+    for (const TimePoint end = soon();
+         code == ErrorCode::kOk && std::chrono::steady_clock::now() < end;) {
+      code = code_of([&] { coordinator.schedule<add_next>(failing); });
+    }
+    CHECK(code == ErrorCode::kOutOfRange);
+    coordinator.join();
+  }
 }
 
 }  // namespace

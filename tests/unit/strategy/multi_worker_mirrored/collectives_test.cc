@@ -8,9 +8,11 @@
 
 #include "strategy/core/context.h"
 #include "strategy/kinds/mirrored_strategy.h"
+#include "strategy/reduce/cross_device_ops.h"
 #include "strategy/values/device_of.h"
 #include "strategy/values/sparse.h"
 #include "strategy/variables/variable.h"
+#include "tests/unit/strategy/logged.h"
 #include "tests/unit/strategy/multi_worker_mirrored/workers.h"
 #include "tests/unit/strategy/replicas.h"
 
@@ -532,21 +534,31 @@ TEST_CASE("variables of any rank begin with the first worker's values", "[spec][
 
 TEST_CASE("where NCCL is asked for on CPUs sums and gathers go by ring", "[spec][COL-13]") {
   const Cluster cluster(2);
-  const auto all = in_threads<Tensors>(2, [&](int worker) {
-    MultiWorkerMirroredOptions options = cluster.options(worker);
-    options.implementation = CommunicationImplementation::kNccl;
-    MultiWorkerMirroredStrategy strategy(options);
-    return strategy
-        .run([] {
-          ReplicaContext& here = replica_context();
-          return Tensors{here.all_reduce(ReduceOp::kSum, torch::full({2}, 1.0F + id())),
-                         here.all_gather(torch::full({1}, 1.0F + id()), 0)};
-        })
-        .values()[0];
+  std::vector<Tensors> all;
+  const std::string said = log_of([&] {
+    all = in_threads<Tensors>(2, [&](int worker) {
+      MultiWorkerMirroredOptions options = cluster.options(worker);
+      options.implementation = CommunicationImplementation::kNccl;
+      MultiWorkerMirroredStrategy strategy(options);
+      const auto* const ops = dynamic_cast<CollectiveAllReduce*>(&strategy.cross_device_ops());
+      const bool by_ring =
+          ops != nullptr && ops->implementation() == CommunicationImplementation::kRing;
+      return strategy
+          .run([&] {
+            ReplicaContext& here = replica_context();
+            return Tensors{here.all_reduce(ReduceOp::kSum, torch::full({2}, 1.0F + id())),
+                           here.all_gather(torch::full({1}, 1.0F + id()), 0),
+                           torch::tensor(by_ring ? 1 : 0)};
+          })
+          .values()[0];
+    });
   });
+  CAPTURE(said);
+  CHECK(said.find("NCCL is for GPUs, and CPU:0 is none: RING is used") != std::string::npos);
   for (const Tensors& one : all) {
     CHECK(one[0].equal(floats({3, 3})));
     CHECK(one[1].equal(floats({1, 2})));
+    CHECK(one[2].item<int>() == 1);
   }
 }
 

@@ -1,4 +1,5 @@
 // What one worker cannot bring to a call of all: the others hear of it at once.
+#include "strategy/train/checkpoint.h"
 #include "strategy/train/module.h"
 #include "strategy/variables/variable.h"
 #include "tests/support/temp_folder.h"
@@ -47,6 +48,63 @@ TEST_CASE("a module that one worker cannot save is an error of all who save it",
            &MeasuredImpl::weight, [&](const auto& net) { net.save(folder / "net.pt"); })) {
     CAPTURE(error);
     CHECK(error.find("has shape [3] now") != std::string::npos);
+  }
+}
+
+TEST_CASE("a checkpoint of which one worker cannot read a value is an error of all who save it",
+          "[strategy][unit]") {
+  const TempFolder folder;
+  const bool parameter = GENERATE(false, true);
+  const bool later = GENERATE(false, true);
+  const auto member = parameter ? &MeasuredImpl::weight : &MeasuredImpl::mean;
+  const auto errors = with_one_reshaped(member, [&](const auto& net) {
+    Checkpoint checkpoint;
+    checkpoint.track(net);
+    if (!later) return checkpoint.save(folder / "saved");
+    checkpoint.save_async(folder / "saved");
+    checkpoint.wait();
+  });
+  for (const std::string& error : errors) {
+    CAPTURE(parameter, later, error);
+    CHECK(error.find("has shape [3] now") != std::string::npos);
+  }
+}
+
+TEST_CASE("what one worker cannot read of a checkpoint or a file is an error of all and no change",
+          "[strategy][unit]") {
+  const TempFolder folder;
+  using Heard = std::vector<std::string>;
+  const auto heard = on_cluster<Heard>(2, 1, [&](MultiWorkerMirroredStrategy& strategy) {
+    const auto scope = strategy.scope();
+    const auto net = strategy.distribute(std::make_shared<MeasuredImpl>());
+    const Variable weight = net.variable("weight");
+    const auto holds = [&](float value) { return weight.value().equal(torch::full({2}, value)); };
+    Checkpoint checkpoint;
+    checkpoint.track(net);
+    checkpoint.save(folder / "saved");
+    net.save(folder / "net.pt");
+    weight.assign(torch::full({2}, 5.0F), false);
+    const std::string nowhere = folder / "nowhere";
+    const bool chief = strategy.is_chief();
+    Heard all;
+    const auto restored =
+        error_of([&] { (void)checkpoint.restore(chief ? folder / "saved" : nowhere); });
+    all.push_back(restored && holds(5.0F) ? restored->message() : "");
+    const auto loaded = error_of([&] { net.load(chief ? folder / "net.pt" : nowhere); });
+    all.push_back(loaded && holds(5.0F) ? loaded->message() : "");
+    // The group goes on.
+    (void)checkpoint.restore(folder / "saved");
+    all.push_back(holds(1.0F) ? "" : "not restored");
+    return all;
+  });
+
+  for (const Heard& one : heard) {
+    CAPTURE(one[0], one[1]);
+    for (const std::size_t i : {0U, 1U}) {
+      CHECK(one[i].find("worker:1: ") == 0);
+      CHECK(one[i].find("nowhere") != std::string::npos);
+    }
+    CHECK(one[2].empty());
   }
 }
 

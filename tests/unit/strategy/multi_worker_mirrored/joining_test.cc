@@ -3,11 +3,14 @@
 #include <cstdlib>
 #include <type_traits>
 
+#include <fmt/format.h>
+
 #include "strategy/core/context.h"
 #include "strategy/input/distributed_dataset.h"
 #include "strategy/train/checkpoint.h"
 #include "strategy/train/module.h"
 #include "strategy/variables/variable.h"
+#include "tests/support/environment_variables.h"
 #include "tests/support/temp_folder.h"
 #include "tests/unit/strategy/logged.h"
 #include "tests/unit/strategy/multi_worker_mirrored/workers.h"
@@ -189,6 +192,25 @@ TEST_CASE("devices are those that the resolver counts: GPUs, else TPU cores, els
   CHECK(made_with(on_cores(3), "there are 2 TPU cores") == ErrorCode::kInvalidArgument);
 }
 
+TEST_CASE("what TF_CONFIG's resolver counts is no device of the strategy", "[spec][MWM-07]") {
+  const EnvironmentVariables variables(EnvironmentVariables::Values{
+      {"TF_CONFIG",
+       R"({"cluster": {"worker": ["a:1"]}, "task": {"type": "worker", "index": 0}})"}});
+  // More than any machine has: the strategy could not be made on them.
+  std::vector<std::string> cards;
+  for (int gpu = 0; gpu < 64; ++gpu) {
+    cards.push_back("/job:worker/replica:0/task:0/device:GPU:" + std::to_string(gpu));
+  }
+  const auto resolver = std::make_shared<TFConfigClusterResolver>(
+      TFConfigClusterResolver::Options{.list_devices = [&](const std::string&) { return cards; }});
+  REQUIRE(resolver->num_accelerators() == AcceleratorCounts{{"GPU", 64}});
+
+  MultiWorkerMirroredStrategy strategy(MultiWorkerMirroredOptions{.cluster_resolver = resolver});
+
+  MultiWorkerMirroredStrategy plain(MultiWorkerMirroredOptions{});
+  CHECK(strategy.worker_devices() == plain.worker_devices());
+}
+
 TEST_CASE("an evaluator is alone beside the workers, and its own chief", "[spec][MWM-12]") {
   const ClusterSpec spec = ClusterSpec::dense({{"worker", {"a:1", "b:1"}}, {"evaluator", {"c:1"}}});
   MultiWorkerMirroredStrategy strategy(told(spec, {.task_type = "evaluator", .task_id = 0}));
@@ -205,6 +227,21 @@ TEST_CASE("who waits for the cluster in vain is told for whom", "[spec][MWM-14]"
   options.join_within = std::chrono::milliseconds(50);
   CHECK(made_with(options, "Timeout waiting for the cluster") == ErrorCode::kFailedPrecondition);
   CHECK(made_with(options, "worker:1 (127.0.0.1:") == ErrorCode::kFailedPrecondition);
+}
+
+TEST_CASE("no time to join or to call in is refused before anybody is waited for",
+          "[strategy][unit]") {
+  const Cluster cluster(2);
+  const std::chrono::milliseconds within(GENERATE(0, -5));
+  const auto says = [&](const std::string& option) {
+    return fmt::format("{} is {} ms: more than 0 is needed", option, within.count());
+  };
+  MultiWorkerMirroredOptions join = cluster.options(0);
+  join.join_within = within;
+  CHECK(made_with(join, says("join_within")) == ErrorCode::kInvalidArgument);
+  MultiWorkerMirroredOptions call = cluster.options(0);
+  call.call_within = within;
+  CHECK(made_with(call, says("call_within")) == ErrorCode::kInvalidArgument);
 }
 
 TEST_CASE("a worker that was given another cluster is told so, and who waits for it sees why",

@@ -23,13 +23,19 @@ TEST_CASE("replica ids count on over the workers", "[spec][MWM-06][VAL-11]") {
         const auto ids = strategy.run([] { return torch::full({1}, id()); });
         const auto local =
             strategy.run([] { return torch::full({1}, replica_context().local_replica_id()); });
-        const auto told = strategy.distribute_values_from_function([](const ValueContext& context) {
-          return torch::full({1},
-                             10 * context.num_replicas_in_sync + context.replica_id_in_sync_group);
-        });
-        return {strategy.gather(ids, 0), strategy.gather(local, 0), strategy.gather(told, 0)};
+        Numbers asked;  // for which replicas, here
+        const auto told =
+            strategy.distribute_values_from_function([&](const ValueContext& context) {
+              asked.push_back(context.replica_id_in_sync_group);
+              return torch::full(
+                  {1}, 10 * context.num_replicas_in_sync + context.replica_id_in_sync_group);
+            });
+        return {strategy.gather(ids, 0), strategy.gather(local, 0), strategy.gather(told, 0),
+                torch::tensor(asked)};
       });
 
+  CHECK(numbers(gathered[0][3]) == Numbers{0, 1});
+  CHECK(numbers(gathered[1][3]) == Numbers{2, 3});
   for (const Tensors& one : gathered) {
     CHECK(numbers(one[0]) == Numbers{0, 1, 2, 3});
     CHECK(numbers(one[1]) == Numbers{0, 1, 0, 1});
@@ -538,8 +544,9 @@ TEST_CASE("the chief alone looks for the newest checkpoint", "[strategy][unit]")
     });
   };
   const auto of_chief = restore(true);
-  CHECK(of_chief[0].empty());
+  CHECK(of_chief[1].find("worker:1: ") == 0);
   CHECK(of_chief[1].find("file/step-000000000001") != std::string::npos);
+  CHECK(of_chief[0] == of_chief[1]);
   // What the chief cannot read is every worker's error.
   const auto of_none = restore(false);
   CHECK(of_none[0].find(folder / "file") != std::string::npos);

@@ -200,6 +200,33 @@ TEST_CASE("a last batch may be smaller", "[strategy][spec][TPS-13]") {
         Doubles{5.5, 7});
 }
 
+// Elements are dense everywhere, so there is no fetching of others to a core that could be refused
+// (INP-33).
+TEST_CASE("a sparse element of a dataset is refused on cores by the name of its column",
+          "[strategy][spec]") {
+  const Cores cores("1x1x1x2");
+  TPUStrategy strategy;
+  const bool fetched = GENERATE(true, false);
+  const InputOptions options{.experimental_fetch_to_device = fetched};
+  const auto sparse = [](const torch::Tensor& n) { return torch::eye(3).mul(n).to_sparse(); };
+  CHECK(throws(ErrorCode::kInvalidArgument, "column value: a dense tensor in host memory is wanted",
+               [&] {
+                 (void)experimental_distribute_dataset(
+                     strategy, dataset::range(4).map(sparse).batch(2), options)
+                     .iterator()
+                     .get_next();
+               }));
+  const auto named = dataset::range(4).map([&](const torch::Tensor& n) {
+    return std::map<std::string, torch::Tensor>{{"label", n}, {"words", sparse(n)}};
+  });
+  CHECK(throws(ErrorCode::kInvalidArgument, "column words: a dense tensor in host memory is wanted",
+               [&] {
+                 (void)experimental_distribute_dataset(strategy, named.batch(2), options)
+                     .iterator()
+                     .get_next();
+               }));
+}
+
 TEST_CASE("data follows the numbers of replicas, not those of cores", "[strategy][spec][TPS-14]") {
   const Cores cores("1x1x1x2");
   TPUStrategy strategy(cores.on({{{0, 0, 0, 1}}, {{0, 0, 0, 0}}}));

@@ -11,6 +11,7 @@
 #include "strategy/train/internal/saved_state.h"
 #include "tests/support/catch.h"
 #include "tests/support/temp_folder.h"
+#include "tests/unit/strategy/logged.h"
 #include "tests/unit/strategy/variables/variable_support.h"
 
 namespace muster {
@@ -394,6 +395,11 @@ TEST_CASE("a manager keeps the newest checkpoints and passes over a damaged one"
   REQUIRE((*damaged)->Close().ok());
   CHECK(manager.restore_latest() == paths[1]);
   CHECK(number(v) == 2);
+  std::filesystem::remove_all(paths[1]);
+  const std::string said = log_of([&] { CHECK_FALSE(manager.restore_latest().has_value()); });
+  CAPTURE(said);
+  CHECK(said.find("checkpoint step-000000000010 is damaged and is not restored: " + paths[2]) !=
+        std::string::npos);
   CHECK(code_of([&] { CheckpointManager(Checkpoint(), directory.path(), 0); }) ==
         ErrorCode::kInvalidArgument);
 }

@@ -67,6 +67,7 @@ double LargestDifference(const std::vector<double>& a, const std::vector<double>
 
 template <class Torch, class Options>
 void CheckEqual(const std::string& optimizer, const Options& options) {
+  if (!testing::fashion::Here()) WARN("on images that are made up, not on Fashion-MNIST");
   // Where to write the figures that docs/modules.md shows.
   const char* const table = std::getenv("MUSTER_TRAINING_TABLE");
   for (const auto& [type, steps, limit] :

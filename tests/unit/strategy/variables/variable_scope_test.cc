@@ -284,7 +284,7 @@ TEST_CASE("synchronization NONE is refused under a strategy", "[spec][MIR-09]") 
 }
 
 TEST_CASE("an initial value that is no dense tensor is refused by the variable's name",
-          "[strategy][unit]") {
+          "[strategy][unit][spec][PRT-10]") {
   MirroredStrategy strategy(cpus(2));
   const auto scope = strategy.scope();
   CHECK(throws(ErrorCode::kInvalidArgument, "the initial value of variable v is sparse",

@@ -131,6 +131,26 @@ TEST_CASE("evaluation data must have the columns that the model reads", "[engine
   Has(problems, "evaluation.data: column \"label\" is int64, in training float32");
 }
 
+TEST_CASE("parameters beyond the memory of who tries them are a problem that names both",
+          "[engine][unit]") {
+  v1::JobSpec spec = Clicks();
+  (*spec.mutable_model()->mutable_parameters())["w"].set_shape(1, std::int64_t{1} << 34);
+  CheckOptions options;
+  options.memory_bytes = std::uint64_t{64} << 20;
+
+  const v1::CheckReport report = CheckJob(spec, options);
+
+  REQUIRE(report.problems_size() == 1);
+  Has(report.problems(0),
+      "the parameters and their gradients need 1703936 MiB for one step, and the host that tries "
+      "it has 64 MiB left");
+  // The made-up model takes 136 bytes.
+  options.memory_bytes = 136;
+  CHECK(CheckJob(Clicks(), options).problems().empty());
+  options.memory_bytes = 135;
+  CHECK(CheckJob(Clicks(), options).problems_size() == 1);
+}
+
 TEST_CASE("made-up numbers that make a loss infinite are no problem", "[engine][unit]") {
   v1::JobSpec spec = Clicks();
   spec.mutable_model()->set_forward(
