@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "common/base/forming_time.h"
 #include "common/base/words.h"
 #include "common/config/job_yaml/validate_strategy.h"
 #include "coordinator/model_job.h"
@@ -9,11 +10,8 @@
 namespace muster::coordinator {
 namespace {
 
-// Members find each other within 2 s and 100 ms for each of them (collectives::TimeToForm()), or
-// say that they do not.
-Millis JoinLimit(std::size_t members) {
-  return Millis(3'000 + 100 * static_cast<Millis::rep>(members));
-}
+// Members find each other, or say that they do not: that is on its way for a second at most.
+Millis JoinLimit(std::size_t members) { return TimeToForm(members) + Millis(1'000); }
 // Once one executor is ready: others are about to be.
 constexpr Millis kStartTogether{5'000};
 constexpr Millis kTryAgain{200};

@@ -9,6 +9,7 @@
 #include <set>
 #include <utility>
 
+#include "common/base/limits.h"
 #include "common/base/step_rule.h"
 #include "common/base/words.h"
 #include "common/messages/steps.h"

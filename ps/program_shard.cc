@@ -6,6 +6,7 @@
 #include <limits>
 #include <utility>
 
+#include "common/base/limits.h"
 #include "common/base/words.h"
 #include "common/partition/placement.h"
 #include "muster/v1/variables.pb.h"

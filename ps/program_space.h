@@ -20,13 +20,13 @@
 #include <absl/container/flat_hash_map.h>
 
 #include "common/base/ids.h"
+#include "common/base/limits.h"
 #include "common/base/mutex.h"
 #include "common/base/status.h"
 #include "common/base/stream.h"
 #include "ps/program_shard.h"
 #include "ps/program_wire.h"
 #include "ps/read_write_lock.h"
-#include "ps/region.h"
 
 namespace muster::v1 {
 class AttachOptimizer;
@@ -51,9 +51,10 @@ class ProgramSpace {
   // `number` tells it from every other space of this server and of those before and after it.
   // `pool` outlives it. `most_shards`: at a time. `available`: asked before slots are made, and
   // before much is staged.
-  ProgramSpace(std::string job_id, ProgramTime time, SpaceId number, ApplyPool& pool,
-               std::size_t most_shards = std::size_t{1} << 22,
-               MemoryProbe available = AvailableMemory);
+  ProgramSpace(
+      std::string job_id, ProgramTime time, SpaceId number, ApplyPool& pool,
+      std::size_t most_shards = std::size_t{1} << 22,
+      MemoryProbe available = [] { return AvailableMemory(); });
 
   const std::string& job_id() const { return job_id_; }
   ProgramTime time() const { return time_; }

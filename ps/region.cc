@@ -2,9 +2,7 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <fstream>
 #include <limits>
-#include <string>
 #include <utility>
 
 #include <sys/mman.h>
@@ -13,46 +11,6 @@ namespace muster::ps {
 namespace {
 
 constexpr std::size_t kHugePage = 2 << 20;
-
-std::optional<std::uint64_t> ReadNumber(const std::string& path) {
-  std::ifstream file(path);
-  std::uint64_t number = 0;
-  if (file >> number) return number;
-  return std::nullopt;  // also "max"
-}
-
-// What a control group has in the page cache, which the kernel gives back when asked.
-std::uint64_t Reclaimable(const std::string& folder) {
-  std::ifstream file(folder + "/memory.stat");
-  std::uint64_t total = 0;
-  std::string name;
-  std::uint64_t bytes = 0;
-  while (file >> name >> bytes) {
-    if (name == "active_file" || name == "inactive_file") total += bytes;
-  }
-  return total;
-}
-
-// The least that control groups (v2) leave, from this process's group up to the root.
-std::optional<std::uint64_t> LeftInControlGroup() {
-  std::ifstream file("/proc/self/cgroup");
-  std::string line;
-  if (!std::getline(file, line) || !line.starts_with("0::/")) return std::nullopt;
-  std::optional<std::uint64_t> least;
-  std::string path = line.substr(3);  // "/a/b", or "/"
-  if (path.ends_with('/')) path.pop_back();
-  for (;; path.resize(path.rfind('/'))) {
-    const std::string folder = "/sys/fs/cgroup" + path;
-    const auto limit = ReadNumber(folder + "/memory.max");
-    const auto used = ReadNumber(folder + "/memory.current");
-    if (limit && used) {
-      const std::uint64_t fixed = *used - std::min(*used, Reclaimable(folder));
-      const std::uint64_t left = *limit > fixed ? *limit - fixed : 0;
-      least = std::min(left, least.value_or(left));
-    }
-    if (path.empty()) return least;
-  }
-}
 
 }  // namespace
 
@@ -95,20 +53,6 @@ Region& Region::operator=(Region&& other) noexcept {
   std::swap(mapping_, other.mapping_);
   std::swap(mapped_, other.mapped_);
   return *this;
-}
-
-std::optional<std::uint64_t> AvailableMemory() {
-  std::ifstream file("/proc/meminfo");
-  std::optional<std::uint64_t> available;
-  std::string name;
-  std::uint64_t kibibytes = 0;
-  std::string unit;
-  while (file >> name >> kibibytes && std::getline(file, unit)) {
-    if (name == "MemAvailable:") available = kibibytes << 10;
-  }
-  const std::optional<std::uint64_t> group = LeftInControlGroup();
-  if (!available || !group) return available ? available : group;
-  return std::min(*available, *group);
 }
 
 }  // namespace muster::ps

@@ -5,7 +5,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <optional>
 #include <span>
 
 #include "common/base/status.h"
@@ -31,9 +30,5 @@ class Region {
   void* mapping_ = nullptr;
   std::size_t mapped_ = 0;
 };
-
-// Memory that this process can still take without killing something: the least of what the machine
-// and its control group have left. nullopt: not known here.
-std::optional<std::uint64_t> AvailableMemory();
 
 }  // namespace muster::ps

@@ -14,6 +14,7 @@
 
 #include "collectives/elastic/messages.h"
 #include "collectives/process/wait_sign.h"
+#include "common/base/forming_time.h"
 #include "common/base/time_left.h"
 #include "common/net/channel.h"
 #include "common/net/greeters.h"

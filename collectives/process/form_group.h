@@ -28,11 +28,4 @@ namespace muster::collectives {
 //   kUnavailable: a member was lost meanwhile. kResourceExhausted: no descriptor or thread for it.
 Result<std::unique_ptr<Group>> FormGroup(const GroupSpec& spec, const net::Listener& listener);
 
-// GroupSpec::form_within where all members have agreed to form it now. The last rank greets all
-// others one after another: two links to each, for which something goes there and back three times,
-// behind TLS four times. That is for hosts 10 ms apart, and busy ones.
-inline Millis TimeToForm(std::size_t members) {
-  return Millis(2'000 + 100 * static_cast<Millis::rep>(members));
-}
-
 }  // namespace muster::collectives

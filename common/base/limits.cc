@@ -114,18 +114,48 @@ std::optional<std::uint64_t> MemoryOf(const std::string& folder) {
   return static_cast<std::uint64_t>(*limit);
 }
 
-// The number in the line "oom_kill 3"; such files have some ten lines, /proc/vmstat some hundred.
-std::optional<std::uint64_t> OomKillsIn(const std::string& path) {
+// The number in the line "`name` 3" of `path`; such files have some ten lines, some have hundred.
+std::optional<std::uint64_t> NamedNumberIn(const std::string& path, std::string_view name) {
   std::ifstream file(path);
-  for (std::string name, value; file >> name >> value;) {
-    if (name == "oom_kill") return NumberIn<std::uint64_t>(value);
+  for (std::string line; std::getline(file, line);) {
+    std::istringstream words(line);
+    std::string first, number;
+    if (words >> first >> number && first == name) return NumberIn<std::uint64_t>(number);
   }
   return std::nullopt;
+}
+
+// What a group may still take; none: it has no limit.
+std::optional<std::uint64_t> LeftIn(const std::string& folder) {
+  const std::optional<std::uint64_t> limit = MemoryOf(folder);
+  std::string text = FirstLineOf(folder + "/memory.current");
+  if (text.empty()) text = FirstLineOf(folder + "/memory.usage_in_bytes");
+  const auto used = NumberIn<std::uint64_t>(text);
+  if (!limit || !used) return std::nullopt;
+  std::uint64_t cached = 0;
+  for (const char* name : {"active_file", "inactive_file"}) {
+    const auto total = NamedNumberIn(folder + "/memory.stat", std::string("total_") + name);
+    cached += total ? *total : NamedNumberIn(folder + "/memory.stat", name).value_or(0);
+  }
+  const std::uint64_t fixed = *used - std::min(*used, cached);
+  return *limit - std::min(*limit, fixed);
 }
 
 template <class Value>
 void Lower(std::optional<Value>& limit, const std::optional<Value>& other) {
   if (other && (!limit || *other < *limit)) limit = other;
+}
+
+// Calls look(folder) for each folder whose limits on `controller` ("cpu", "memory") hold for the
+// process: of each hierarchy its own group's first.
+template <class Look>
+void ForEachFolder(const std::string& root, const char* controller, Look look) {
+  for (const Hierarchy& hierarchy : MountedAt(root)) {
+    if (!hierarchy.version_2 && !HasWord(hierarchy.controllers, controller)) continue;
+    const std::string group = GroupOf(root, hierarchy.version_2 ? "" : controller);
+    if (group.empty()) continue;
+    for (const std::string& folder : FoldersOf(root, hierarchy, group)) look(folder);
+  }
 }
 
 }  // namespace
@@ -149,21 +179,20 @@ Limits ReadLimits(const std::string& root) {
   if (::sched_getaffinity(0, sizeof set, &set) == 0) {
     limits.machine_processors = std::max(1, CPU_COUNT(&set));
   }
-  for (const Hierarchy& hierarchy : MountedAt(root)) {
-    for (const char* controller : {"cpu", "memory"}) {
-      if (!hierarchy.version_2 && !HasWord(hierarchy.controllers, controller)) continue;
-      const std::string group = GroupOf(root, hierarchy.version_2 ? "" : controller);
-      if (group.empty()) continue;
-      for (const std::string& folder : FoldersOf(root, hierarchy, group)) {
-        if (controller == std::string_view("cpu")) {
-          Lower(limits.quota, QuotaOf(folder));
-        } else {
-          Lower(limits.memory_bytes, MemoryOf(folder));
-        }
-      }
-    }
-  }
+  ForEachFolder(root, "cpu",
+                [&](const std::string& folder) { Lower(limits.quota, QuotaOf(folder)); });
+  ForEachFolder(root, "memory",
+                [&](const std::string& folder) { Lower(limits.memory_bytes, MemoryOf(folder)); });
   return limits;
+}
+
+std::optional<std::uint64_t> AvailableMemory(const std::string& root) {
+  std::optional<std::uint64_t> available;
+  const auto machine = NamedNumberIn(root + "/proc/meminfo", "MemAvailable:");
+  if (machine) available = *machine << 10;  // it is in KiB
+  ForEachFolder(root, "memory",
+                [&](const std::string& folder) { Lower(available, LeftIn(folder)); });
+  return available;
 }
 
 std::optional<std::uint64_t> ReadOomKills(const std::string& root) {
@@ -174,10 +203,10 @@ std::optional<std::uint64_t> ReadOomKills(const std::string& root) {
     const std::string folder = FoldersOf(root, hierarchy, group).front();
     // The first is without the groups below; kernels before 5.2 lack it.
     for (const char* name : {"/memory.events.local", "/memory.events", "/memory.oom_control"}) {
-      if (const auto kills = OomKillsIn(folder + name)) return kills;
+      if (const auto kills = NamedNumberIn(folder + name, "oom_kill")) return kills;
     }
   }
-  return OomKillsIn(root + "/proc/vmstat");
+  return NamedNumberIn(root + "/proc/vmstat", "oom_kill");
 }
 
 int UsableProcessors() {

@@ -27,6 +27,11 @@ struct Limits {
 // beside each other. What cannot be read limits nothing. `root` goes before each path, for tests.
 [[nodiscard]] Limits ReadLimits(const std::string& root = "");
 
+// Memory that this process can still take without killing something: the least of what the machine
+// and its control groups have left. A group's page cache, which the kernel gives back when asked,
+// counts as left. none: not known here.
+[[nodiscard]] std::optional<std::uint64_t> AvailableMemory(const std::string& root = "");
+
 // How many processes of this process's control group the kernel has ended for want of memory; of
 // the whole machine, where no group counts them. None: nobody says.
 [[nodiscard]] std::optional<std::uint64_t> ReadOomKills(const std::string& root = "");

@@ -8,6 +8,7 @@
 
 #include <fmt/format.h>
 
+#include "common/base/byte_count.h"
 #include "common/base/suggest.h"
 #include "common/config/settings_internal.h"
 #include "common/config/units.h"
@@ -68,7 +69,8 @@ namespace {
 
 // A limit as it would be written in a flag.
 std::string LimitText(const Setting& setting, double limit) {
-  if (setting.kind != Kind::kDuration) return fmt::format("{}", limit);
+  if (setting.kind == Kind::kInt) return fmt::format("{}", limit);
+  if (setting.kind == Kind::kSize) return ByteCount(static_cast<std::uint64_t>(limit));
   return FormatDuration(std::chrono::nanoseconds(std::llround(limit * 1e9)));
 }
 
@@ -94,8 +96,10 @@ Status CheckKind(const Setting& setting, const std::string& text) {
       MUSTER_TRY_ASSIGN(const std::chrono::nanoseconds value, ParseDuration(text));
       return CheckRange(setting, std::chrono::duration<double>(value).count(), text);
     }
-    case Kind::kSize:
-      return ParseSize(text).status();
+    case Kind::kSize: {
+      MUSTER_TRY_ASSIGN(const std::uint64_t value, ParseSize(text));
+      return CheckRange(setting, static_cast<double>(value), text);
+    }
     case Kind::kList:
       return Ok();
     case Kind::kString:

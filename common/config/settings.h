@@ -46,7 +46,7 @@ struct Setting {
   std::string doc = {};  // one line for --help
   // kString: the only values allowed, unless empty.
   std::vector<std::string> choices = {};
-  // kInt, and kDuration in seconds: the least and the greatest value allowed.
+  // kInt, kDuration in seconds and kSize in bytes: the least and the greatest value allowed.
   double least = -std::numeric_limits<double>::infinity();
   double most = std::numeric_limits<double>::infinity();
 };

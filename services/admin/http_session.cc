@@ -228,6 +228,7 @@ asio::awaitable<void> HttpSession::Run() {
       version = request.version();
       keep = request.keep_alive();
       const auto field = request[http::field::host];
+      const std::size_t hosts = request.count(http::field::host);
       const Target target = TargetOf({request.target().data(), request.target().size()},
                                      {field.data(), field.size()});
       const Result<std::string> path = DecodePath(target.path);
@@ -236,6 +237,9 @@ asio::awaitable<void> HttpSession::Run() {
         reply.fields = {{"Allow", "GET, HEAD"}};
       } else if (!path.ok()) {
         reply = Refuse(400, Message(path.status()));
+      } else if (hosts > 1 || (hosts == 0 && version >= 11)) {
+        // RFC 9112, section 3.2.
+        reply = Refuse(400, fmt::format("{} Host fields; a request has one", hosts));
       } else {
         // A variable: g++ 12 destroys a temporary in a co_await twice.
         HttpRequest asked{

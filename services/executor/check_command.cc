@@ -7,11 +7,11 @@
 #include <fmt/core.h>
 #include <google/protobuf/util/json_util.h>
 
+#include "common/base/limits.h"
 #include "common/base/status.h"
 #include "common/base/whole_file.h"
 #include "muster/v1/cluster.pb.h"
 #include "muster/v1/job_spec.pb.h"
-#include "ps/region.h"
 #include "worker/engine/check.h"
 #include "worker/engine/runtime.h"
 
@@ -47,7 +47,7 @@ int RunCheck(const CheckCommand& command) {
   }
   engine::SetThreads(1);
   engine::CheckOptions options;
-  options.memory_bytes = ps::AvailableMemory();
+  options.memory_bytes = AvailableMemory();
   options.archive_path = command.archive_path;
   options.data =
       command.data ? engine::CheckOptions::Data::kRequired : engine::CheckOptions::Data::kNone;

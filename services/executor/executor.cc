@@ -4,11 +4,11 @@
 #include <thread>
 #include <utility>
 
+#include "common/base/limits.h"
 #include "common/base/words.h"
 #include "common/messages/status_proto.h"
 #include "muster/v1/cluster.pb.h"
 #include "muster/v1/common.pb.h"
-#include "ps/region.h"
 #include "services/executor/evaluation.h"
 #include "worker/engine/check.h"
 #include "worker/engine/runtime.h"
@@ -187,7 +187,7 @@ Status Executor::Begin(const v1::ExecutorStart& start, v1::ExecutorReady& ready)
 Status Executor::Check(const v1::ToExecutor& message) {
   engine::SetThreads(1);
   engine::CheckOptions options;
-  options.memory_bytes = ps::AvailableMemory();
+  options.memory_bytes = AvailableMemory();
   options.archive_path = message.archive_path();
   options.cache_directory = message.cache_directory();
   options.data = engine::CheckOptions::Data::kIfPresent;

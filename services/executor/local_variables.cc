@@ -6,6 +6,7 @@
 
 #include <fmt/ranges.h>
 
+#include "common/base/limits.h"
 #include "common/base/words.h"
 #include "common/storage/checkpoint.h"
 #include "muster/v1/cluster.pb.h"
@@ -13,7 +14,6 @@
 #include "ps/float_mode.h"
 #include "ps/initializers.h"
 #include "ps/kernels.h"
-#include "ps/region.h"
 #include "strategy/base/error.h"
 #include "strategy/core/context.h"
 #include "strategy/train/checkpoint.h"
@@ -125,7 +125,7 @@ void LocalVariables::RequireMemory(const v1::JobPlan& plan) const {
   }
   const std::uint64_t copies = strategy_.parameter_devices().size();
   const std::uint64_t needed = floats * sizeof(float) * copies * (1 + optimizer_.slots().size());
-  const std::optional<std::uint64_t> available = ps::AvailableMemory();
+  const std::optional<std::uint64_t> available = AvailableMemory();
   if (!available || needed <= *available) return;
   Raise(ResourceExhausted(
       "job {}: its parameters and optimizer slots need {} MiB on {} of this worker, which "

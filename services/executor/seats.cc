@@ -9,6 +9,7 @@
 #include "collectives/costs_file.h"
 #include "collectives/process/form_group.h"
 #include "common/base/environment.h"
+#include "common/base/forming_time.h"
 #include "common/base/host_port.h"
 #include "common/process/wait_page.h"
 #include "muster/v1/cluster.pb.h"
@@ -64,7 +65,7 @@ Status Seats::Form(const v1::JoinGroup& request) {
                                 .members = {},
                                 .key = key_,
                                 .tls = tls_,
-                                .form_within = collectives::TimeToForm(size),
+                                .form_within = TimeToForm(size),
                                 .costs = costs_,
                                 .wait_page = wait_page_};
     for (const v1::GroupMember& member : request.members()) {

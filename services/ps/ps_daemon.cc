@@ -76,7 +76,8 @@ std::vector<config::Setting> PsSettings() {
        .fallback = "256MiB",
        .doc =
            "Memory for transfers under way; senders wait for it. Not given: at most a quarter of "
-           "the control group's memory."},
+           "the control group's memory.",
+       .least = 1 << 20},
       {.name = "apply-threads",
        .kind = Kind::kInt,
        .fallback = "0",

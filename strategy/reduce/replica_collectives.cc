@@ -268,6 +268,12 @@ std::vector<std::variant<torch::Tensor, IndexedSlices>> Alone(
   return leaves;
 }
 
+// All replicas hear of it, so it says whose it is.
+[[noreturn]] void RefuseUndefined(const char* call, const ReplicaContext& replica) {
+  raise(InvalidArgument("{} of an undefined tensor on replica {}", call,
+                        replica.replica_id_in_sync_group()));
+}
+
 }  // namespace
 
 // Two calls at most, on all replicas in this order: one for all dense leaves, one for all rows.
@@ -287,7 +293,7 @@ ReplicaContext::Leaves ReplicaContext::reduce_leaves(ReduceOp op, const Leaves& 
         continue;
       }
       const auto& tensor = std::get<torch::Tensor>(leaf);
-      if (!tensor.defined()) raise(InvalidArgument("all_reduce of an undefined tensor"));
+      if (!tensor.defined()) RefuseUndefined("all_reduce", *this);
       if (is_slices(tensor)) {
         sparse.push_back(to_slices(tensor));
       } else {
@@ -331,7 +337,7 @@ ReplicaContext::StartedLeaves ReplicaContext::start_leaves(ReduceOp op, const Le
     const auto* const tensor = std::get_if<torch::Tensor>(&leaves[i]);
     const bool rows = internal::brought_by(strategy_.collectives(), [&] {
       if (tensor != nullptr && !tensor->defined()) {
-        raise(InvalidArgument("start_all_reduce of an undefined tensor"));
+        RefuseUndefined("start_all_reduce", *this);
       }
       return tensor == nullptr || is_slices(*tensor);
     });

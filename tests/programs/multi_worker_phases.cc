@@ -50,6 +50,18 @@ std::function<void()> once(muster::MultiWorkerMirroredStrategy& strategy, const 
       (void)second.wait();
     });
   }
+  if (phase == "backward") {
+    torch::nn::Sequential layers;
+    for (int i = 0; i < 4; ++i) layers->push_back(torch::nn::Linear(512, 512));
+    const auto net = strategy.distribute(layers);
+    const auto optimizer = strategy.optimizer<torch::optim::SGD>(
+        net, torch::optim::SGDOptions(1e-4), {.reduce_in_backward = true, .bytes_per_pack = 1});
+    return in_replica([net, optimizer, batch = torch::ones({64, 512})] {
+      optimizer.zero_grad();
+      net->forward(batch).square().mean().backward();
+      optimizer.step();
+    });
+  }
   if (phase == "gather") {
     return in_replica([] { replica_context().all_gather(torch::ones({kLarge / 4}), 0); });
   }

@@ -1,10 +1,11 @@
 // Training that is asked to end, as tests/unit/strategy/multi_worker_mirrored starts it: each call
 // of run() adds 1 on every worker to one variable.
 //
-//   preemption <folder> <calls> [grace=<ms>] [save] [fail=<call>] [slow=<ms>] [own]
+//   preemption <folder> <calls> [grace=<ms>] [save] [fail=<call>] [slow=<ms>] [own] [stay]
 //
 // save: a save function of its own, which writes <folder>/mine-<worker>. fail: worker:1 throws in
-// that call. own: each worker names a folder of its own, <folder>/<worker>.
+// that call. own: each worker names a folder of its own, <folder>/<worker>. stay: when all is
+// saved training goes on.
 #include <chrono>
 #include <fstream>
 #include <iostream>
@@ -24,6 +25,7 @@ struct Options {
   std::uint64_t fail = 0;
   bool save = false;
   bool own = false;
+  bool stay = false;
 };
 
 Options options_of(const std::vector<std::string>& arguments) {
@@ -36,6 +38,7 @@ Options options_of(const std::vector<std::string>& arguments) {
     if (word.starts_with("fail=")) options.fail = std::stoull(value);
     if (word == "save") options.save = true;
     if (word == "own") options.own = true;
+    if (word == "stay") options.stay = true;
   }
   return options;
 }
@@ -53,8 +56,13 @@ void train(const Options& options) {
   if (options.save) {
     config.save = [&] { std::ofstream(options.folder + "/mine-" + id) << "saved\n"; };
   }
+  const muster::PreemptionCheckpointHandler* made = nullptr;
+  if (options.stay) {
+    config.exit = [&] { std::cout << "stays at " << made->total_run_calls() << std::endl; };
+  }
   muster::PreemptionCheckpointHandler handler(
       strategy, checkpoint, options.own ? options.folder + "/" + id : options.folder, config);
+  made = &handler;
   std::cout << "begins after " << handler.total_run_calls() << std::endl;
   while (handler.total_run_calls() < options.calls) {
     handler.run([&] {

@@ -22,6 +22,7 @@
 #include "collectives/process/lobby.h"
 #include "collectives/process/watch.h"
 #include "common/base/folder_lock.h"
+#include "common/base/forming_time.h"
 #include "common/process/wait_page.h"
 #include "tests/support/environment_variables.h"
 #include "tests/support/no_descriptors.h"

@@ -25,6 +25,7 @@ class LimitsRoot {
   }
   Limits Read() const { return ReadLimits(folder_.path()); }
   std::optional<std::uint64_t> OomKills() const { return ReadOomKills(folder_.path()); }
+  std::optional<std::uint64_t> Available() const { return AvailableMemory(folder_.path()); }
 
  private:
   const testing::TempFolder folder_;
@@ -89,6 +90,43 @@ TEST_CASE("version 1 has a hierarchy for each controller, and -1 for no quota", 
   root.Write("/sys/fs/cgroup/memory/a/memory.limit_in_bytes", "1048576");
   CHECK(root.Read().quota == 0.5);
   CHECK(root.Read().memory_bytes == std::uint64_t{1} << 20);
+}
+
+TEST_CASE("what is left is the least of machine and groups, and their page cache counts as left",
+          "[base][limits]") {
+  const LimitsRoot root;
+  CHECK_FALSE(root.Available().has_value());
+  root.Write("/proc/meminfo", "MemTotal:  8192 kB\nMemFree:  1 kB\nMemAvailable:    4096 kB");
+  CHECK(root.Available() == std::uint64_t{4} << 20);
+
+  root.Write("/proc/self/mountinfo", kVersion2);
+  root.Write("/proc/self/cgroup", "0::/pod/daemon");
+  root.Write("/sys/fs/cgroup/pod/daemon/memory.max", "max");
+  root.Write("/sys/fs/cgroup/pod/daemon/memory.current", "900000");
+  CHECK(root.Available() == std::uint64_t{4} << 20);
+
+  root.Write("/sys/fs/cgroup/pod/memory.max", "1000000");
+  root.Write("/sys/fs/cgroup/pod/memory.current", "900000");
+  CHECK(root.Available() == 100'000U);
+
+  root.Write("/sys/fs/cgroup/pod/memory.stat",
+             "anon 500000\nfile 400000\ninactive_file 150000\nactive_file 250000");
+  CHECK(root.Available() == 500'000U);
+
+  root.Write("/sys/fs/cgroup/pod/memory.current", "1500000");
+  CHECK(root.Available() == 0U);
+}
+
+TEST_CASE("what version 1 leaves counts its groups below, too", "[base][limits]") {
+  const LimitsRoot root;
+  root.Write("/proc/self/mountinfo", kVersion1);
+  root.Write("/proc/self/cgroup", "5:cpu:/a\n4:memory:/a");
+  root.Write("/sys/fs/cgroup/memory/a/memory.limit_in_bytes", "1000000");
+  root.Write("/sys/fs/cgroup/memory/a/memory.usage_in_bytes", "900000");
+  root.Write("/sys/fs/cgroup/memory/a/memory.stat",
+             "active_file 1\ninactive_file 1\ntotal_active_file 100000\ntotal_inactive_file 0");
+
+  CHECK(root.Available() == 200'000U);
 }
 
 TEST_CASE("a container that is told its host's path is found below its mount", "[base][limits]") {

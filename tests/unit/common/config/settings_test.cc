@@ -118,6 +118,17 @@ TEST_CASE("a switch can be turned off", "[config][unit]") {
   CHECK_FALSE(with({"--allow-insecure-network=off"}));
 }
 
+TEST_CASE("a size below the least is refused with the least", "[config][unit]") {
+  const std::vector<Setting> settings{{.name = "room", .kind = Kind::kSize, .least = 1 << 20}};
+  const auto parse = [&](const char* flag) {
+    const std::vector<const char*> arguments{"muster-ps", flag};
+    return ToString(ParseFlags(2, arguments.data(), settings).status());
+  };
+  CHECK(parse("--room=1023KiB") ==
+        "INVALID_ARGUMENT: --room: 1023KiB is too small; at least 1.0 MiB is allowed");
+  CHECK(parse("--room=1MiB") == "OK");
+}
+
 TEST_CASE("a bad flag is refused with what was given and what is allowed", "[config][unit]") {
   const auto error = [](std::vector<const char*> arguments) {
     return ToString(Parse(std::move(arguments)).status());

@@ -60,6 +60,9 @@ TEST_CASE_METHOD(Server, "what changes something, has a body, is too long or is 
   };
 
   CHECK(answer("DELETE /jobs HTTP/1.1\r\nHost: here\r\n\r\n").starts_with("HTTP/1.1 405 "));
+  CHECK(answer("GET / HTTP/1.1\r\n\r\n").starts_with("HTTP/1.1 400 "));
+  CHECK(answer("GET / HTTP/1.1\r\nHost: here\r\nHost: there\r\n\r\n").starts_with("HTTP/1.1 400 "));
+  CHECK(answer("GET / HTTP/1.0\r\n\r\n").starts_with("HTTP/1.0 200 "));
   CHECK(answer("POST / HTTP/1.1\r\nHost: here\r\nContent-Length: 1000000000\r\n\r\nx")
             .starts_with("HTTP/1.1 413 "));
   CHECK(answer("GET /" + std::string(20'000, 'x') + " HTTP/1.1\r\nHost: here\r\n\r\n")

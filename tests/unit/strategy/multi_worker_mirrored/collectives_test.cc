@@ -215,9 +215,9 @@ TEST_CASE("what one replica cannot bring to a sum ends the call on all workers",
     std::string text;
   };
   const std::vector<Case> cases{
-      {sum, torch::Tensor(), "all_reduce of an undefined tensor"},
+      {sum, torch::Tensor(), "all_reduce of an undefined tensor on replica 1"},
       {sum, torch::eye(2).to_sparse_csr(), "a tensor of layout SparseCsr cannot be reduced"},
-      {start, torch::Tensor(), "start_all_reduce of an undefined tensor"},
+      {start, torch::Tensor(), "start_all_reduce of an undefined tensor on replica 1"},
       {start, torch::eye(2).to_sparse_csr(), "a tensor of layout SparseCsr cannot be reduced"}};
   for (const int devices : {1, 2}) {
     for (const Case& one : cases) {

@@ -34,6 +34,7 @@ std::vector<std::string> calls_of(const std::string& phase) {
   if (phase == "compute" || phase == "reduce" || phase == "started") {
     return {"all_reduce SUM of float32["};
   }
+  if (phase == "backward") return {"all_reduce SUM of float32[", "gradient"};
   if (phase == "gather") return {"all_gather: exchange of shapes", "all_gather of 1 tensors"};
   if (phase == "broadcast") return {"initial value of variable w", "broadcast of"};
   if (phase == "input") return {"all_reduce SUM of int64[3]"};
@@ -47,8 +48,8 @@ bool names_any(const std::string& error, const std::vector<std::string>& calls) 
   });
 }
 
-const std::vector<std::string> kPhases{"compute",   "reduce", "started", "gather",
-                                       "broadcast", "input",  "metric",  "checkpoint"};
+const std::vector<std::string> kPhases{"compute", "reduce",    "started", "backward",  "gather",
+                                       "input",   "broadcast", "metric",  "checkpoint"};
 
 TEST_CASE("whoever is killed or stopped, and in whatever, all others are told who and in what",
           "[strategy][unit][faults][MWM-15]") {
@@ -82,6 +83,14 @@ TEST_CASE("whoever is killed or stopped, and in whatever, all others are told wh
         CHECK(error.find(kTasks[victim] + " was lost") != std::string::npos);
         CHECK(names_any(error, calls_of(phase)));
       }
+      if (signal != SIGSTOP) continue;
+      // Who wakes up finds the others gone, and is told so.
+      runs[victim]->kill(kTasks[victim], SIGCONT);
+      CHECK(runs[victim]->wait(kTasks[victim], kPatience).code == 3);
+      const std::string error = last_line(runs[victim]->output(kTasks[victim]));
+      CAPTURE(phase, kTasks[victim], error);
+      CHECK(error.find("error UNAVAILABLE") == 0);
+      CHECK(names_any(error, calls_of(phase)));
     }
   }
 }

@@ -77,6 +77,29 @@ TEST_CASE("all workers save and end at one step when one gets SIGTERM, and go on
   }
 }
 
+TEST_CASE("where exit returns all workers save at one step, train to the end, and are asked once",
+          "[strategy][spec][PRE-01]") {
+  const TempFolder folder;
+  MultiProcessRun run(workers(3, {folder.path(), "120", "slow=5", "stay"}));
+  REQUIRE(run.wait_for_output("worker:1", "call 20\n", kPatience));
+  run.kill("worker:1", SIGTERM);
+  REQUIRE(run.wait_for_output("worker:0", "stays at ", kPatience));
+  run.kill("worker:2", SIGTERM);
+
+  const MultiProcessResult result = run.join();
+  const long saved = last(result.output.at("worker:0"), "stays at");
+  CHECK(saved >= 20);
+  for (const auto& [worker, output] : result.output) {
+    CAPTURE(worker, output);
+    CHECK(last(output, "stays at") == saved);
+    CHECK(output.find("stays at") == output.rfind("stays at"));
+    CHECK(last(output, "count") == 3 * 120);
+  }
+
+  MultiProcessRun again(workers(3, {folder.path(), "120"}));
+  CHECK(last(again.join().output.at("worker:2"), "begins after") == saved);
+}
+
 TEST_CASE("with a grace period workers save at the notice, train on, and save again at its end",
           "[strategy][spec][PRE-02]") {
   const TempFolder folder;
