@@ -34,7 +34,8 @@ std::vector<std::string> calls_of(const std::string& phase) {
   if (phase == "compute" || phase == "reduce" || phase == "started") {
     return {"all_reduce SUM of float32["};
   }
-  if (phase == "backward") return {"all_reduce SUM of float32[", "gradient"};
+  // The step first asks which of the 8 parameters have gradients on any worker.
+  if (phase == "backward") return {"all_reduce SUM of float32[", "all_reduce MAX of uint8[8]"};
   if (phase == "gather") return {"all_gather: exchange of shapes", "all_gather of 1 tensors"};
   if (phase == "broadcast") return {"initial value of variable w", "broadcast of"};
   if (phase == "input") return {"all_reduce SUM of int64[3]"};
