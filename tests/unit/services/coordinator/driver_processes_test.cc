@@ -83,12 +83,13 @@ TEST_CASE("A driver that cannot die holds up the start of no other", "[services]
                .key = [](const auto&...) { return std::string("key"); },
                .on_message = [](auto&&...) {}});
   const auto on_strand = [&](auto what) {
-    std::promise<void> done;
-    strand.Post([&] {
+    // Shared: set_value() may still be at work when who waits goes on.
+    const auto done = std::make_shared<std::promise<void>>();
+    strand.Post([&what, done] {
       what();
-      done.set_value();
+      done->set_value();
     });
-    done.get_future().wait();
+    done->get_future().wait();
   };
   const auto start = [&](const std::string& job) {
     v1::ProgramStart wanted;
