@@ -7,7 +7,8 @@
 // is bounded before it reaches the strand, and a program's pipe is read and written off it.
 //
 // Threading: everything on the strand; what the children do is posted there.
-// Lifetime: `strand` outlives it; the callbacks run on the strand, never after Kill().
+// Lifetime: `strand` outlives it, and what Close() has left on the strand runs before it goes. The
+// callbacks run on the strand, never after Kill().
 #pragma once
 
 #include <functional>

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <fstream>
+#include <functional>
 #include <future>
 #include <map>
 #include <memory>
@@ -19,34 +20,81 @@
 namespace muster::coordinator {
 namespace {
 
-// How the driver of job "j" ends. `then` runs on the strand after the start was asked for.
-std::string HowItEnds(const std::string& program, std::function<void(DriverProcesses&)> then) {
-  ThreadScheduler strand;
-  std::promise<std::string> ended;
-  DriverProcesses drivers(
-      strand, {.program = program,
-               .on_line = [](auto&&...) {},
-               .on_exit =
-                   [&](const std::string&, Incarnation number, bool, const std::string& how) {
-                     ended.set_value(number == Incarnation(7) ? how : "another");
-                   },
-               .key = [](const auto&...) { return std::string("key"); },
-               .on_message = [](auto&&...) {}});
-  strand.Post([&] {
+constexpr std::chrono::seconds kPatience{20};
+
+// Drivers on a strand of their own. Callbacks that a test does not give do nothing.
+class StrandedDrivers {
+ public:
+  explicit StrandedDrivers(DriverProcesses::Options options)
+      : drivers_(strand_, Complete(std::move(options))) {}
+  // As the daemon: what Close() has left on the strand runs while the drivers are there.
+  ~StrandedDrivers() {
+    (void)Do([](DriverProcesses& drivers) { drivers.Close(); });
+    (void)Do([](DriverProcesses&) {});
+  }
+  StrandedDrivers(const StrandedDrivers&) = delete;
+  StrandedDrivers& operator=(const StrandedDrivers&) = delete;
+
+  // Runs `what` on the strand. False: not within 20 s.
+  bool Do(std::function<void(DriverProcesses&)> what) {
+    const auto done = std::make_shared<std::promise<void>>();
+    auto is_done = done->get_future();
+    strand_.Post([this, what = std::move(what), done] {
+      what(drivers_);
+      done->set_value();
+    });
+    return is_done.wait_for(kPatience) == std::future_status::ready;
+  }
+  // And `then`, before anything of it has run.
+  void Start(const std::string& job, std::function<void(DriverProcesses&)> then = {}) {
     v1::ProgramStart start;
-    start.set_job_id("j");
+    start.set_job_id(job);
     start.set_incarnation(7);
-    REQUIRE(drivers.StartModel(start).ok());
-    then(drivers);
-  });
+    REQUIRE(Do([=](DriverProcesses& drivers) {
+      REQUIRE(drivers.StartModel(start).ok());
+      if (then) then(drivers);
+    }));
+  }
+  // Of a driver that is being started, whose first line may be there sooner.
+  int Pid(const std::string& job) {
+    int pid = 0;
+    const auto limit = std::chrono::steady_clock::now() + kPatience;
+    while (pid == 0 && std::chrono::steady_clock::now() < limit) {
+      REQUIRE(Do([&](DriverProcesses& drivers) { pid = drivers.Pid(job); }));
+    }
+    REQUIRE(pid != 0);
+    return pid;
+  }
+
+ private:
+  static DriverProcesses::Options Complete(DriverProcesses::Options options) {
+    if (!options.on_line) options.on_line = [](auto&&...) {};
+    if (!options.on_exit) options.on_exit = [](auto&&...) {};
+    if (!options.key) options.key = [](auto&&...) { return std::string("key"); };
+    if (!options.on_message) options.on_message = [](auto&&...) {};
+    return options;
+  }
+
+  ThreadScheduler strand_;
+  DriverProcesses drivers_;
+};
+
+bool Came(std::promise<void>& event) {
+  return event.get_future().wait_for(kPatience) == std::future_status::ready;
+}
+
+// How the driver of job "j" ends. `then`: as of Start().
+std::string HowItEnds(const std::string& program, std::function<void(DriverProcesses&)> then) {
+  std::promise<std::string> ended;
+  StrandedDrivers drivers(
+      {.program = program,
+       .on_line = nullptr,
+       .on_exit = [&](const std::string&, Incarnation number, bool, const std::string& how) {
+         ended.set_value(number == Incarnation(7) ? how : "another");
+       }});
+  drivers.Start("j", std::move(then));
   auto result = ended.get_future();
-  const bool came = result.wait_for(std::chrono::seconds(20)) == std::future_status::ready;
-  std::promise<void> closed;
-  strand.Post([&] {
-    drivers.Close();
-    closed.set_value();
-  });
-  closed.get_future().wait();
+  const bool came = result.wait_for(kPatience) == std::future_status::ready;
   return came ? result.get() : "never";
 }
 
@@ -73,49 +121,25 @@ TEST_CASE("A driver that cannot die holds up the start of no other", "[services]
   const std::string program = dir / "trainer";
   std::ofstream(program) << "#!/bin/sh\necho up\nexec tail -f /dev/null\n";
   REQUIRE(chmod(program.c_str(), 0700) == 0);
-  ThreadScheduler strand;
   std::map<std::string, std::promise<void>> up;
   for (const char* job : {"stuck", "next"}) up[job];
-  DriverProcesses drivers(
-      strand, {.program = program,
-               .on_line = [&](const std::string& job, auto, auto&&) { up.at(job).set_value(); },
-               .on_exit = [](auto&&...) {},
-               .key = [](const auto&...) { return std::string("key"); },
-               .on_message = [](auto&&...) {}});
-  const auto on_strand = [&](auto what) {
-    // Shared: set_value() may still be at work when who waits goes on.
-    const auto done = std::make_shared<std::promise<void>>();
-    strand.Post([&what, done] {
-      what();
-      done->set_value();
-    });
-    done->get_future().wait();
-  };
-  const auto start = [&](const std::string& job) {
-    v1::ProgramStart wanted;
-    wanted.set_job_id(job);
-    wanted.set_incarnation(7);
-    on_strand([&] { REQUIRE(drivers.StartModel(wanted).ok()); });
-  };
-  const auto is_up = [&](const std::string& job) {
-    return up.at(job).get_future().wait_for(std::chrono::seconds(20)) == std::future_status::ready;
-  };
-  start("stuck");
-  REQUIRE(is_up("stuck"));
-  int pid = 0;
-  on_strand([&] { pid = drivers.Pid("stuck"); });
-  std::optional<muster::testing::Undying> held(std::in_place, pid);
+  StrandedDrivers drivers(
+      {.program = program,
+       .on_line = [&](const std::string& job, auto, auto&&) { up.at(job).set_value(); },
+       .on_exit = nullptr});
+  drivers.Start("stuck");
+  REQUIRE(Came(up["stuck"]));
+  std::optional<muster::testing::Undying> held(std::in_place, drivers.Pid("stuck"));
 
   up["stuck"] = std::promise<void>();
-  start("stuck");  // in the place of the one that is there
-  start("next");
+  drivers.Start("stuck");  // in the place of the one that is there
+  drivers.Start("next");
 
   if (held->allowed()) {
-    CHECK(is_up("stuck"));
-    CHECK(is_up("next"));
+    CHECK(Came(up["stuck"]));
+    CHECK(Came(up["next"]));
   }
   held.reset();
-  on_strand([&] { drivers.Close(); });
 }
 
 TEST_CASE("A driver that cannot die holds up nobody who kills them all", "[services][unit]") {
@@ -123,38 +147,21 @@ TEST_CASE("A driver that cannot die holds up nobody who kills them all", "[servi
   const std::string program = dir / "trainer";
   std::ofstream(program) << "#!/bin/sh\necho up\nexec tail -f /dev/null\n";
   REQUIRE(chmod(program.c_str(), 0700) == 0);
-  ThreadScheduler strand;
   std::promise<void> up;
   int ends = 0;  // the strand's
-  DriverProcesses drivers(strand, {.program = program,
-                                   .on_line = [&](auto&&...) { up.set_value(); },
-                                   .on_exit = [&](auto&&...) { ++ends; },
-                                   .key = [](const auto&...) { return std::string("key"); },
-                                   .on_message = [](auto&&...) {}});
-  const auto on_strand = [&](auto what) {
-    const auto done = std::make_shared<std::promise<void>>();
-    auto is_done = done->get_future();
-    strand.Post([done, what] {
-      what();
-      done->set_value();
-    });
-    return is_done.wait_for(std::chrono::seconds(20)) == std::future_status::ready;
-  };
-  v1::ProgramStart wanted;
-  wanted.set_job_id("j");
-  wanted.set_incarnation(7);
-  REQUIRE(on_strand([&] { REQUIRE(drivers.StartModel(wanted).ok()); }));
-  REQUIRE(up.get_future().wait_for(std::chrono::seconds(20)) == std::future_status::ready);
-  int pid = 0;
-  REQUIRE(on_strand([&] { pid = drivers.Pid("j"); }));
-  muster::testing::Undying held(pid);
+  StrandedDrivers drivers({.program = program,
+                           .on_line = [&](auto&&...) { up.set_value(); },
+                           .on_exit = [&](auto&&...) { ++ends; }});
+  drivers.Start("j");
+  REQUIRE(Came(up));
+  muster::testing::Undying held(drivers.Pid("j"));
 
-  CHECK(on_strand([&] { drivers.Kill(); }));
-  CHECK(on_strand([] {}));
+  CHECK(drivers.Do([](DriverProcesses& all) { all.Kill(); }));
+  CHECK(drivers.Do([](DriverProcesses&) {}));
 
   held.Release();
-  CHECK(on_strand([&] { drivers.Close(); }));
-  CHECK(on_strand([&] { CHECK(ends == 0); }));
+  CHECK(drivers.Do([](DriverProcesses& all) { all.Close(); }));
+  CHECK(drivers.Do([&](DriverProcesses&) { CHECK(ends == 0); }));
 }
 
 TEST_CASE("A model's driver is told its job, and of its daemon's secrets nothing",
@@ -189,11 +196,9 @@ TEST_CASE("A program's driver has its start at descriptor 3 and no token, and is
   REQUIRE(chmod(path.c_str(), 0700) == 0);
   setenv("MUSTER_TOKEN_FILE", "/secret", 1);
 
-  ThreadScheduler strand;
   std::vector<std::string> story;  // the strand's
   std::promise<void> ended;
-  DriverProcesses drivers(
-      strand,
+  StrandedDrivers drivers(
       {.program = "none",
        .on_line = [&](const std::string&, std::int64_t,
                       const std::string& line) { story.push_back(line); },
@@ -221,20 +226,18 @@ TEST_CASE("A program's driver has its start at descriptor 3 and no token, and is
   launch.start.set_incarnation(7);
   launch.start.set_epoch(2);
   launch.cluster["worker"][1] = "127.0.0.1:9";
-  strand.Post([&] {
-    drivers.set_address("127.0.0.1:5");
-    REQUIRE(drivers.StartProgram(launch).ok());
-    drivers.Send("j", v1::ToProgram());
-  });
-  const bool came =
-      ended.get_future().wait_for(std::chrono::seconds(20)) == std::future_status::ready;
-  std::promise<std::vector<std::string>> told;
-  strand.Post([&] {
-    drivers.Close();
-    told.set_value(story);
-  });
+  REQUIRE(drivers.Do([&](DriverProcesses& all) {
+    all.set_address("127.0.0.1:5");
+    REQUIRE(all.StartProgram(launch).ok());
+    all.Send("j", v1::ToProgram());
+  }));
+  const bool came = Came(ended);
+  std::vector<std::string> all;
+  REQUIRE(drivers.Do([&](DriverProcesses& mine) {
+    mine.Close();
+    all = story;
+  }));
   unsetenv("MUSTER_TOKEN_FILE");
-  std::vector<std::string> all = told.get_future().get();
   REQUIRE(came);
   REQUIRE(all.size() == 4);
   CHECK(all.back() == "7 false exit code 3");
