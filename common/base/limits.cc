@@ -114,30 +114,40 @@ std::optional<std::uint64_t> MemoryOf(const std::string& folder) {
   return static_cast<std::uint64_t>(*limit);
 }
 
-// The number in the line "`name` 3" of `path`; such files have some ten lines, some have hundred.
+// The number in the line "`name` 3" of `path`; such files have ten to some hundred lines.
 std::optional<std::uint64_t> NamedNumberIn(const std::string& path, std::string_view name) {
   std::ifstream file(path);
   for (std::string line; std::getline(file, line);) {
-    std::istringstream words(line);
-    std::string first, number;
-    if (words >> first >> number && first == name) return NumberIn<std::uint64_t>(number);
+    if (!line.starts_with(name) || line[name.size()] != ' ') continue;
+    std::string number;
+    std::istringstream(line.substr(name.size())) >> number;
+    return NumberIn<std::uint64_t>(number);
   }
   return std::nullopt;
+}
+
+// What a group and those below it have in the page cache. Of version 1 the plain names count the
+// group alone.
+std::uint64_t CachedBy(const std::string& folder) {
+  const std::string path = folder + "/memory.stat";
+  std::uint64_t cached = 0;
+  for (const std::string name : {"active_file", "inactive_file"}) {
+    std::optional<std::uint64_t> bytes = NamedNumberIn(path, "total_" + name);
+    if (!bytes) bytes = NamedNumberIn(path, name);
+    cached += bytes.value_or(0);
+  }
+  return cached;
 }
 
 // What a group may still take; none: it has no limit.
 std::optional<std::uint64_t> LeftIn(const std::string& folder) {
   const std::optional<std::uint64_t> limit = MemoryOf(folder);
+  if (!limit) return std::nullopt;
   std::string text = FirstLineOf(folder + "/memory.current");
   if (text.empty()) text = FirstLineOf(folder + "/memory.usage_in_bytes");
   const auto used = NumberIn<std::uint64_t>(text);
-  if (!limit || !used) return std::nullopt;
-  std::uint64_t cached = 0;
-  for (const char* name : {"active_file", "inactive_file"}) {
-    const auto total = NamedNumberIn(folder + "/memory.stat", std::string("total_") + name);
-    cached += total ? *total : NamedNumberIn(folder + "/memory.stat", name).value_or(0);
-  }
-  const std::uint64_t fixed = *used - std::min(*used, cached);
+  if (!used) return std::nullopt;
+  const std::uint64_t fixed = *used - std::min(*used, CachedBy(folder));
   return *limit - std::min(*limit, fixed);
 }
 
@@ -146,16 +156,16 @@ void Lower(std::optional<Value>& limit, const std::optional<Value>& other) {
   if (other && (!limit || *other < *limit)) limit = other;
 }
 
-// Calls look(folder) for each folder whose limits on `controller` ("cpu", "memory") hold for the
-// process: of each hierarchy its own group's first.
-template <class Look>
-void ForEachFolder(const std::string& root, const char* controller, Look look) {
+// FoldersOf() each hierarchy that has `controller` ("cpu", "memory").
+std::vector<std::vector<std::string>> FoldersOfAll(const std::string& root,
+                                                   const char* controller) {
+  std::vector<std::vector<std::string>> all;
   for (const Hierarchy& hierarchy : MountedAt(root)) {
     if (!hierarchy.version_2 && !HasWord(hierarchy.controllers, controller)) continue;
     const std::string group = GroupOf(root, hierarchy.version_2 ? "" : controller);
-    if (group.empty()) continue;
-    for (const std::string& folder : FoldersOf(root, hierarchy, group)) look(folder);
+    if (!group.empty()) all.push_back(FoldersOf(root, hierarchy, group));
   }
+  return all;
 }
 
 }  // namespace
@@ -179,10 +189,12 @@ Limits ReadLimits(const std::string& root) {
   if (::sched_getaffinity(0, sizeof set, &set) == 0) {
     limits.machine_processors = std::max(1, CPU_COUNT(&set));
   }
-  ForEachFolder(root, "cpu",
-                [&](const std::string& folder) { Lower(limits.quota, QuotaOf(folder)); });
-  ForEachFolder(root, "memory",
-                [&](const std::string& folder) { Lower(limits.memory_bytes, MemoryOf(folder)); });
+  for (const auto& folders : FoldersOfAll(root, "cpu")) {
+    for (const std::string& folder : folders) Lower(limits.quota, QuotaOf(folder));
+  }
+  for (const auto& folders : FoldersOfAll(root, "memory")) {
+    for (const std::string& folder : folders) Lower(limits.memory_bytes, MemoryOf(folder));
+  }
   return limits;
 }
 
@@ -190,20 +202,18 @@ std::optional<std::uint64_t> AvailableMemory(const std::string& root) {
   std::optional<std::uint64_t> available;
   const auto machine = NamedNumberIn(root + "/proc/meminfo", "MemAvailable:");
   if (machine) available = *machine << 10;  // it is in KiB
-  ForEachFolder(root, "memory",
-                [&](const std::string& folder) { Lower(available, LeftIn(folder)); });
+  for (const auto& folders : FoldersOfAll(root, "memory")) {
+    for (const std::string& folder : folders) Lower(available, LeftIn(folder));
+  }
   return available;
 }
 
 std::optional<std::uint64_t> ReadOomKills(const std::string& root) {
-  for (const Hierarchy& hierarchy : MountedAt(root)) {
-    if (!hierarchy.version_2 && !HasWord(hierarchy.controllers, "memory")) continue;
-    const std::string group = GroupOf(root, hierarchy.version_2 ? "" : "memory");
-    if (group.empty()) continue;
-    const std::string folder = FoldersOf(root, hierarchy, group).front();
+  for (const auto& folders : FoldersOfAll(root, "memory")) {
+    const std::string& own = folders.front();
     // The first is without the groups below; kernels before 5.2 lack it.
     for (const char* name : {"/memory.events.local", "/memory.events", "/memory.oom_control"}) {
-      if (const auto kills = NamedNumberIn(folder + name, "oom_kill")) return kills;
+      if (const auto kills = NamedNumberIn(own + name, "oom_kill")) return kills;
     }
   }
   return NamedNumberIn(root + "/proc/vmstat", "oom_kill");

@@ -55,7 +55,7 @@ class StrandedDrivers {
       if (then) then(drivers);
     }));
   }
-  // Of a driver that is being started, whose first line may be there sooner.
+  // Waits for it: the first line of a driver may be there before its start has ended.
   int Pid(const std::string& job) {
     int pid = 0;
     const auto limit = std::chrono::steady_clock::now() + kPatience;

@@ -80,7 +80,7 @@ TEST_CASE("all workers save and end at one step when one gets SIGTERM, and go on
 TEST_CASE("where exit returns all workers save at one step, train to the end, and are asked once",
           "[strategy][spec][PRE-01]") {
   const TempFolder folder;
-  MultiProcessRun run(workers(3, {folder.path(), "120", "slow=5", "stay"}));
+  MultiProcessRun run(workers(3, {folder.path(), "400", "slow=5", "stay"}));
   REQUIRE(run.wait_for_output("worker:1", "call 20\n", kPatience));
   run.kill("worker:1", SIGTERM);
   REQUIRE(run.wait_for_output("worker:0", "stays at ", kPatience));
@@ -93,10 +93,10 @@ TEST_CASE("where exit returns all workers save at one step, train to the end, an
     CAPTURE(worker, output);
     CHECK(last(output, "stays at") == saved);
     CHECK(output.find("stays at") == output.rfind("stays at"));
-    CHECK(last(output, "count") == 3 * 120);
+    CHECK(last(output, "count") == 3 * 400);
   }
 
-  MultiProcessRun again(workers(3, {folder.path(), "120"}));
+  MultiProcessRun again(workers(3, {folder.path(), "400"}));
   CHECK(last(again.join().output.at("worker:2"), "begins after") == saved);
 }
 
