@@ -202,7 +202,9 @@ std::optional<std::uint64_t> AvailableMemory(const std::string& root) {
   std::optional<std::uint64_t> available;
   const auto machine = NamedNumberIn(root + "/proc/meminfo", "MemAvailable:");
   if (machine) available = *machine << 10;  // it is in KiB
-  for (const auto& folders : FoldersOfAll(root, "memory")) {
+  // Asked for each variable of a server: which groups are its own does not change.
+  static const auto mine = FoldersOfAll("", "memory");
+  for (const auto& folders : root.empty() ? mine : FoldersOfAll(root, "memory")) {
     for (const std::string& folder : folders) Lower(available, LeftIn(folder));
   }
   return available;
